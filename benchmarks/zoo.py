@@ -1,0 +1,37 @@
+"""The zoo: every training step that is measured on a GPU and predicted without one.
+
+`zoo()` gives the cases by name; `zoo(tiny=True)` the same architectures with two layers, short sequences and small
+batches, which run on a CPU in seconds and show that a case is spelt right. `make_step(case)` is the predictor's view.
+Nothing here needs a GPU. Command, to list the names:
+
+    python benchmarks/zoo.py
+"""
+
+from __future__ import annotations
+
+import sys
+
+from zoo_case import Case, make_step
+from zoo_hf import hf_cases
+from zoo_torch import torch_cases
+
+__all__ = ["Case", "make_step", "select", "zoo"]
+
+
+def zoo(tiny: bool = False) -> dict[str, Case]:
+    """All cases by name, in a stable order."""
+    cases = {case.name: case for case in (*hf_cases(tiny), *torch_cases(tiny))}
+    return cases
+
+
+def select(names: list[str], tiny: bool = False) -> list[Case]:
+    """The named cases, or all of them when no name is given."""
+    cases = zoo(tiny)
+    if unknown := [name for name in names if name not in cases]:
+        sys.exit(f"unknown case {', '.join(unknown)}; known: {', '.join(cases)}")
+    return [cases[name] for name in names or cases]
+
+
+if __name__ == "__main__":
+    for case in zoo().values():
+        print(f"{case.name:24} {case.precision:8} {'checkpointed too' if case.checkpoint else ''}")

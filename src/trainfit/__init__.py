@@ -1,0 +1,33 @@
+"""trainfit: how much GPU memory a PyTorch training step needs, with no GPU.
+
+The public names are below. Those that need torch are imported when first used, so that `import trainfit` and
+`trainfit --help` are quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from trainfit import errors as errors
+from trainfit.step import Step as Step
+
+if TYPE_CHECKING:
+    from trainfit._estimate import Estimate as Estimate
+    from trainfit._estimate import estimate as estimate
+    from trainfit.ghost import ghost_gpu as ghost_gpu
+
+__version__ = "0.1.0"
+__all__ = ["Estimate", "Step", "__version__", "errors", "estimate", "ghost_gpu"]
+
+_HOMES = {"Estimate": "trainfit._estimate", "estimate": "trainfit._estimate", "ghost_gpu": "trainfit.ghost"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'trainfit' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

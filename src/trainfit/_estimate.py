@@ -1,0 +1,121 @@
+"""`estimate`: the stages in a row, Step -> trace -> simulate -> `Estimate`, and the record that comes out.
+
+This file composes the stages and has no logic of theirs. It is not called estimate.py, because importing a submodule of
+that name would put the module where the public function `trainfit.estimate` is.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from trainfit.errors import BadStep, UsageError
+from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.gpus.hidden import hidden_memory
+from trainfit.records import Category, PeakMoment, TimelinePoint
+from trainfit.report import text
+from trainfit.simulate import AllocatorMode, simulate_memory
+from trainfit.step import Step
+from trainfit.trace import trace_step
+from trainfit.units import format_bytes, parse_bytes
+
+ALLOCATORS: tuple[AllocatorMode, ...] = ("classic", "expandable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What one training step takes on the target GPU, at steady state."""
+
+    gpu: str
+    torch: str
+    """The torch version whose kernels and allocator were modelled."""
+    allocator: AllocatorMode
+    peak_allocated_bytes: int
+    """What torch.cuda.max_memory_allocated() would say."""
+    peak_reserved_bytes: int
+    """What torch.cuda.max_memory_reserved() would say."""
+    peak_at: PeakMoment
+    """When the allocated bytes are at their peak."""
+    breakdown_bytes: dict[str, int]
+    """The allocated bytes at the peak by category; they sum to `peak_allocated_bytes`."""
+    budget_bytes: int
+    num_parameters: int
+    trace_seconds: float
+    timeline: tuple[TimelinePoint, ...]
+    """Allocated bytes per category after each op of the step."""
+    not_modelled: tuple[str, ...]
+
+    def fits(self, budget: str | None = None) -> bool:
+        """Whether the reserved peak is within `budget` ("80GiB", "90%"), or within `budget_bytes` when None."""
+        if budget is None:
+            return self.peak_reserved_bytes <= self.budget_bytes
+        return self.peak_reserved_bytes <= parse_bytes(budget, of_bytes=find_gpu(self.gpu).memory_bytes)
+
+    def to_json_dict(self) -> dict[str, Any]:
+        """The estimate as plain JSON values, without the timeline."""
+        return {
+            "gpu": self.gpu,
+            "torch": self.torch,
+            "allocator": self.allocator,
+            "fits": self.fits(),
+            "budget_bytes": self.budget_bytes,
+            "peak_allocated_bytes": self.peak_allocated_bytes,
+            "peak_reserved_bytes": self.peak_reserved_bytes,
+            "peak_at": {"phase": self.peak_at.phase.value, "op": self.peak_at.op, "module": self.peak_at.module},
+            "breakdown_bytes": dict(self.breakdown_bytes),
+            "num_parameters": self.num_parameters,
+            "trace_seconds": round(self.trace_seconds, 3),
+            "not_modelled": list(self.not_modelled),
+        }
+
+    def __str__(self) -> str:
+        return text.render(text.estimate_view(self))
+
+
+def estimate(
+    step: Step, gpu: str = "h200", *, allocator: AllocatorMode = "classic", budget: str | None = None
+) -> Estimate:
+    """Predict the memory of one training step on `gpu`, without one.
+
+    `budget` is a size such as "72GiB" or "90%" of the GPU; when None, the GPU's memory less the driver's context.
+    """
+    if not isinstance(step, Step):
+        raise BadStep(f"estimate needs a Step, not a {type(step).__name__}", hint="pass trainfit.Step(model=..., batch=...)")
+    if allocator not in ALLOCATORS:
+        raise UsageError(f"no allocator is called {allocator!r}", hint=f"pass {' or '.join(ALLOCATORS)}")
+    target = find_gpu(gpu)
+    free_bytes = target.memory_bytes - target.context_bytes
+    budget_bytes = free_bytes if budget is None else parse_bytes(budget, of_bytes=target.memory_bytes)
+
+    start = time.perf_counter()
+    trace = trace_step(step, target)
+    trace_seconds = time.perf_counter() - start
+
+    memory = simulate_memory(trace, hidden_memory(target, trace.torch_version), allocator)
+    peak_op = trace.ops[memory.peak_op]
+    return Estimate(
+        gpu=target.name,
+        torch=trace.torch_version,
+        allocator=allocator,
+        peak_allocated_bytes=memory.peak_allocated_bytes,
+        peak_reserved_bytes=memory.peak_reserved_bytes,
+        peak_at=PeakMoment(phase=peak_op.phase, op=peak_op.name, module=peak_op.module),
+        breakdown_bytes={category.value: 0 for category in Category} | dict(memory.breakdown_bytes),
+        budget_bytes=budget_bytes,
+        num_parameters=trace.num_parameters,
+        trace_seconds=trace_seconds,
+        timeline=memory.points,
+        not_modelled=_not_modelled(target),
+    )
+
+
+def _not_modelled(gpu: Gpu) -> tuple[str, ...]:
+    left_out = [
+        f"the driver's context and loaded kernels: {format_bytes(gpu.context_bytes)} assumed, outside both peaks",
+        "communication buffers (NCCL), and whatever else the program keeps on the GPU",
+        "torch.compile: the step is taken as eager",
+    ]
+    if gpu.vendor == "amd":
+        left_out.append("ROCm: its kernels' temporaries and workspaces are taken to be CUDA's")
+    return tuple(left_out)

@@ -1,0 +1,74 @@
+"""The command line: `main(argv) -> exit code`. One file per verb; this one has the parser, and prints every error.
+
+Results go to stdout, everything else to stderr. Nothing here imports torch before a verb runs, so `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from collections.abc import Sequence
+
+from trainfit import __version__
+from trainfit.cli import estimate, gpus
+from trainfit.errors import TrainfitError
+
+_EXAMPLES = """\
+examples:
+  trainfit estimate llama3-8b --batch 1 --seq 8192 --gpu h100-80gb
+  trainfit estimate train.py:make_step --gpu a100-80gb --budget 90%
+  trainfit estimate hf:path/config.json --batch 4 --seq 2048 --json
+  trainfit gpus
+
+exit codes: 0 fine, 1 failed, 2 usage, 3 does not fit, 130 interrupted
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command line; each verb's namespace has `run`, which takes it and returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="trainfit",
+        description="How much GPU memory a PyTorch training step needs, with no GPU.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"trainfit {__version__}")
+    parser.set_defaults(verbose=False)
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+    estimate.add_parser(verbs)
+    gpus.add_parser(verbs)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; the only place that turns errors into text and exit codes."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if "run" not in args:
+        parser.print_help()
+        return 0
+    try:
+        code: int = args.run(args)
+        return code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except Exception as error:
+        if args.verbose:
+            traceback.print_exc()
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    if isinstance(error, TrainfitError):
+        message, hint, code = error.message, error.hint, error.exit_code
+    else:
+        message = f"trainfit itself failed: {type(error).__name__}: {error}"
+        hint, code = "this is a bug; please report it with the traceback that -v shows", 1
+    print(f"error: {_one_line(message)}\nhint: {_one_line(hint)}", file=sys.stderr)
+    return code
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())

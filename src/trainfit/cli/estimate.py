@@ -1,0 +1,97 @@
+"""`trainfit estimate TARGET`: whether a training step fits a GPU, and what its peak is made of."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from trainfit import presets
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.units import parse_bytes
+
+if TYPE_CHECKING:
+    from trainfit._estimate import Estimate
+
+DOES_NOT_FIT = 3
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the verb and its options."""
+    parser = verbs.add_parser(
+        "estimate",
+        help="predict the peak memory of a training step, and whether it fits",
+        description="Predict the peak memory of one training step on a GPU that need not be there.",
+        epilog=f"presets: {', '.join(presets.PRESETS)}",
+    )
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="a preset, file.py:function or package.module:function that returns a trainfit.Step, "
+        "or hf:path/config.json of a transformers model",
+    )
+    parser.add_argument("--gpu", default="h200", help="a GPU that 'trainfit gpus' lists (default: %(default)s)")
+    parser.add_argument("--batch", type=_positive, metavar="N", help="batch size of a preset or an hf: target")
+    parser.add_argument("--seq", type=_positive, metavar="N", help="sequence length of a preset or an hf: target")
+    parser.add_argument(
+        "--budget", metavar="SIZE", help="72GiB, 80GB or 90%% of the GPU (default: all of it less the driver's context)"
+    )
+    parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Estimate the target and print the result."""
+    # What can be wrong without torch is said before torch is imported, which takes seconds.
+    gpu = find_gpu(args.gpu)
+    if args.budget is not None:
+        parse_bytes(args.budget, of_bytes=gpu.memory_bytes)
+    # The user's code may print; stdout is for the result.
+    with contextlib.redirect_stdout(sys.stderr), _progress(f"running one step of {args.target} on a ghost {gpu.name}"):
+        result = _estimate(args)
+    if args.json:
+        print(json.dumps(result.to_json_dict(), indent=2))
+    else:
+        _print(result)
+    return 0 if result.fits() else DOES_NOT_FIT
+
+
+def _estimate(args: argparse.Namespace) -> Estimate:
+    import trainfit
+    from trainfit.targets import resolve
+
+    step = resolve(args.target, batch=args.batch, seq=args.seq)
+    return trainfit.estimate(step, args.gpu, allocator=args.allocator, budget=args.budget)
+
+
+def _print(result: Estimate) -> None:
+    from rich.console import Console
+
+    from trainfit.report import text
+
+    if sys.stdout.isatty():
+        Console().print(text.estimate_view(result))
+    else:
+        print(result)
+
+
+def _progress(message: str) -> contextlib.AbstractContextManager[Any]:
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(message)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return number

@@ -1,0 +1,46 @@
+"""A GPU that is not there: inside `ghost_gpu("h200")` programs written for cuda run, and nothing is computed.
+
+In: a GPU's name from the catalogue. Out: a context. Afterwards torch is as it was, also after an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from trainfit.ghost.answers import assume_size as assume_size
+from trainfit.ghost.autocast import WeightCastCache, autocast_kernels
+from trainfit.ghost.cuda_api import cuda_answers
+from trainfit.ghost.dispatch import GhostMode
+from trainfit.ghost.routes import composite_routes
+from trainfit.gpus.catalogue import Gpu, find_gpu
+
+
+@contextlib.contextmanager
+def ghost_gpu(gpu: str | Gpu) -> Iterator[GhostMode]:
+    """A context in which `cuda` is the named GPU. Tensors made there have shapes and no data."""
+    target = find_gpu(gpu) if isinstance(gpu, str) else gpu
+    casts = WeightCastCache()
+    mode = GhostMode()
+    with _kernels_over_torch(target, casts), cuda_answers(target, casts.clear), mode:
+        yield mode
+
+
+@contextlib.contextmanager
+def _kernels_over_torch(gpu: Gpu, casts: WeightCastCache) -> Iterator[None]:
+    """Our kernels over torch's for the AutogradCUDA and AutocastCUDA keys; torch's come back when this closes."""
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that kernels are overridden, which is the point
+        for name, route in composite_routes(gpu, version).items():  # type: ignore[arg-type]
+            library.impl(name, route, "AutogradCUDA")
+        for name, kernel in autocast_kernels(casts).items():
+            library.impl(name, kernel, "AutocastCUDA")
+    try:
+        yield
+    finally:
+        library._destroy()

@@ -1,0 +1,175 @@
+"""Which attention kernel the target GPU would run, and running it.
+
+`choose_backend` is a pure function of what CUDA's selector looks at: architecture, torch version, dtype, mask, head
+size, grouped heads, dropout, strides, determinism (torch's sdp_utils.cpp). `attend` calls the chosen aten op with the
+arguments that torch's composite would give it, so that what it saves and allocates is what the GPU's would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from trainfit.gpus.catalogue import Gpu
+
+aten = torch.ops.aten
+HALF = (torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """What the selector looks at; sizes are of [batch, heads, length, head size]."""
+
+    dtype: torch.dtype
+    head_dim_qk: int
+    head_dim_v: int
+    length_q: int
+    length_k: int
+    is_grouped: bool
+    has_mask: bool
+    mask_needs_grad: bool
+    is_causal: bool
+    dropout: float
+    needs_grad: bool
+    last_stride_one: bool
+    is_four_dimensional: bool
+    deterministic: bool
+
+
+def choose_backend(call: AttentionCall, gpu: Gpu, torch_version: tuple[int, int]) -> str:
+    """One of "cudnn", "flash", "efficient", "math"."""
+    usable = {
+        "cudnn": _cudnn_can(call, gpu) and torch.backends.cuda.cudnn_sdp_enabled(),
+        "flash": _flash_can(call, gpu) and torch.backends.cuda.flash_sdp_enabled(),
+        "efficient": _efficient_can(call, gpu) and torch.backends.cuda.mem_efficient_sdp_enabled(),
+    }
+    cudnn_first = gpu.compute_capability[0] in (9, 10) and torch_version >= (2, 11)
+    order = ("cudnn", "flash", "efficient") if cudnn_first else ("flash", "efficient", "cudnn")
+    return next((name for name in order if usable[name]), "math")
+
+
+def _cudnn_can(call: AttentionCall, gpu: Gpu) -> bool:
+    return (
+        gpu.compute_capability >= (8, 0)
+        and call.dtype in HALF
+        and call.is_four_dimensional
+        and call.last_stride_one
+        and call.head_dim_qk % 8 == 0
+        and call.head_dim_v % 8 == 0
+        and max(call.head_dim_qk, call.head_dim_v) <= 128
+        and call.length_k > 1
+        and not call.mask_needs_grad
+        and not call.deterministic
+    )
+
+
+def _flash_can(call: AttentionCall, gpu: Gpu) -> bool:
+    head = call.head_dim_qk
+    consumer = gpu.compute_capability in ((8, 6), (8, 9), (12, 0))
+    if consumer and call.needs_grad and (192 < head <= 224 or (head > 224 and call.dropout > 0)):
+        return False
+    return (
+        gpu.compute_capability >= (8, 0)
+        and call.dtype in HALF
+        and call.is_four_dimensional
+        and call.last_stride_one
+        and head == call.head_dim_v
+        and head <= 256
+        and not call.has_mask
+        and not (call.is_causal and call.length_q != call.length_k)
+    )
+
+
+def _efficient_can(call: AttentionCall, gpu: Gpu) -> bool:
+    if call.dtype == torch.bfloat16 and gpu.compute_capability < (8, 0):
+        return False
+    alignment = 4 if call.dtype == torch.float32 else 8
+    return (
+        call.dtype in (*HALF, torch.float32)
+        and call.is_four_dimensional
+        and call.last_stride_one
+        and call.head_dim_qk % alignment == 0
+        and call.head_dim_v % alignment == 0
+        and not call.is_grouped
+    )
+
+
+def attend(
+    gpu: Gpu,
+    torch_version: tuple[int, int],
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """`scaled_dot_product_attention` as the target GPU runs it; same signature after the first two arguments."""
+    needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+    call = AttentionCall(
+        dtype=query.dtype,
+        head_dim_qk=query.size(-1),
+        head_dim_v=value.size(-1),
+        length_q=query.size(-2),
+        length_k=key.size(-2),
+        is_grouped=enable_gqa and query.dim() == 4 and query.size(-3) != key.size(-3),
+        has_mask=attn_mask is not None,
+        mask_needs_grad=attn_mask is not None and attn_mask.requires_grad,
+        is_causal=is_causal,
+        dropout=dropout_p,
+        needs_grad=needs_grad,
+        last_stride_one=all(t.stride(-1) == 1 or t.size(-1) == 1 for t in (query, key, value)),
+        is_four_dimensional=query.dim() == 4,
+        deterministic=torch.are_deterministic_algorithms_enabled(),
+    )
+    backend = choose_backend(call, gpu, torch_version)
+    if backend == "math":
+        return aten._scaled_dot_product_attention_math(
+            query, key, value, _as_bias(attn_mask, query.dtype), dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+        )[0]
+    if backend == "flash":
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    bias = _as_bias(attn_mask, query.dtype)
+    if backend == "cudnn":
+        return aten._scaled_dot_product_cudnn_attention(
+            query, key, value, _broadcast(bias, query, key), needs_grad, dropout_p, is_causal, False, scale=scale
+        )[0]
+    return aten._scaled_dot_product_efficient_attention(
+        query, key, value, _padded_bias(bias, query, key), needs_grad, dropout_p, is_causal, scale=scale
+    )[0]
+
+
+def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, p: float, causal: bool, scale: float | None) -> torch.Tensor:
+    """Flash wants head sizes in multiples of 8: torch pads, and cuts the result."""
+    head = q.size(-1)
+    missing = -head % 8
+    if missing:
+        scale = head**-0.5 if scale is None else scale
+        q, k, v = (torch.nn.functional.pad(t, (0, missing)) for t in (q, k, v))
+    out = aten._scaled_dot_product_flash_attention(q, k, v, p, causal, False, scale=scale)[0]
+    return out[..., :head] if missing else out
+
+
+def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    bias = torch.zeros_like(mask, dtype=dtype)
+    return bias.masked_fill_(mask.logical_not(), float("-inf"))
+
+
+def _broadcast(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    return None if bias is None else bias.expand(q.size(0), q.size(1), q.size(2), k.size(2))
+
+
+def _padded_bias(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
+    """The efficient kernel reads the bias in rows of 16: torch pads a copy and hands over a slice of it."""
+    if bias is None:
+        return None
+    if bias.size(-1) % 16:
+        length = bias.size(-1)
+        bias = torch.nn.functional.pad(bias, (0, -length % 16))[..., :length]
+    return _broadcast(bias, q, k)

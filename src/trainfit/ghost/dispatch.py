@@ -1,0 +1,148 @@
+"""`GhostMode`: the dispatch mode that runs every op on ghosts by its meta kernel and tells a listener about it.
+
+In: aten ops below autograd and autocast, with ghosts, meta or CPU tensors among the arguments.
+Out: ghosts for everything that would live on the GPU. Ops that touch only CPU tensors run as they are.
+The listener sees each op once, in program order, after it ran; what it sees is what the GPU's dispatcher would see.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainfit import torch_compat
+from trainfit.ghost.answers import answer_scalar
+from trainfit.ghost.kernels import GHOST_KERNELS
+from trainfit.ghost.tensor import META, Ghost, inside_kernel
+
+aten = torch.ops.aten
+OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+
+# Formulas of C++ autograd nodes that add tensors themselves; in every other node an add is the engine summing gradients.
+ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
+
+
+class GhostMode(torch_compat.TorchDispatchMode):
+    """One instance per ghost context; `listener` may be set while a trace is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listener: OpListener | None = None
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch wraps the handler, at a price for every op
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs) if kwargs else {}
+        device = kwargs.get("device")
+        if device is not None:
+            device = torch.device(device)
+            if device.type == "cuda":
+                kwargs["device"] = META
+            elif device.type != "meta":
+                return _leave_gpu(func, args, kwargs) if _holds_ghost(args) else func(*args, **kwargs)
+        elif not _holds_ghost(args) and not _holds_ghost(tuple(kwargs.values())):
+            return func(*args, **kwargs)
+        if func is aten._local_scalar_dense.default:
+            return answer_scalar(args[0])
+        if func is aten._to_copy.default and not _holds_ghost(args):
+            return self._enter_gpu(func, args, kwargs)
+        _refuse_mixed_devices(func, args)
+        if func is aten.add.Tensor and _is_engine_sum(args, kwargs):
+            func, args = aten.add_.Tensor, (args[0].detach(), args[1])
+        if kwargs.get("generator") is not None:
+            kwargs["generator"] = None
+        kernel = GHOST_KERNELS.get(func, func)
+        with inside_kernel():
+            result = _wrap(kernel(*args, **kwargs))
+        if self.listener is not None:
+            self.listener(func, args, kwargs, result)
+        return result
+
+    def _enter_gpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A copy from the host: only the result lives on the GPU."""
+        source: torch.Tensor = args[0]
+        dtype = kwargs.get("dtype") or source.dtype
+        with inside_kernel():
+            plain = torch.empty_like(source, dtype=dtype, device=META)
+        result = Ghost(plain)
+        if self.listener is not None:
+            self.listener(func, (), {}, result)
+        return result
+
+
+def _holds_ghost(values: Sequence[Any]) -> bool:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if isinstance(value, Ghost) or value.is_meta:
+                return True
+        elif isinstance(value, (list, tuple)) and _holds_ghost(value):
+            return True
+    return False
+
+
+def _wrap(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result if isinstance(result, Ghost) or not result.is_meta else Ghost(result)
+    if isinstance(result, (list, tuple)):
+        return type(result)(_wrap(item) for item in result)
+    return result
+
+
+def _leave_gpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A ghost copied to the CPU has no data to bring: it arrives as ones, the answer that `.item()` gives too."""
+    ghosts = [a for a in args if isinstance(a, torch.Tensor)]
+    return torch.ones(ghosts[0].shape, dtype=kwargs.get("dtype") or ghosts[0].dtype, device=kwargs["device"])
+
+
+# Ops that take CPU tensors beside CUDA ones: copies, and indexing with indices on the host.
+TAKES_HOST_TENSORS = frozenset(
+    {aten.copy_.default, aten._to_copy.default, aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
+    | {aten._index_put_impl_.default, aten._cudnn_rnn.default, aten._pack_padded_sequence.default}
+)
+
+
+def _refuse_mixed_devices(func: Any, args: tuple[Any, ...]) -> None:
+    """The error that CUDA would give for a CPU tensor among CUDA ones; a CPU scalar is welcome everywhere."""
+    for arg in args:
+        if isinstance(arg, torch.Tensor) and arg.dim() > 0 and arg.is_cpu and func not in TAKES_HOST_TENSORS:
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})"
+            )
+
+
+def _is_engine_sum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this add is the autograd engine summing gradients into a buffer that nobody else holds.
+
+    On real tensors the engine then adds in place (torch/csrc/autograd/input_buffer.cpp); under a dispatch mode it adds
+    out of place, so the in-place add is put back here. The engine calls with no Python frame of its own in between.
+    """
+    if kwargs or len(args) != 2 or not isinstance(args[0], Ghost) or not isinstance(args[1], Ghost):
+        return False
+    if sys._getframe(2).f_code is not torch_compat.ENGINE_CODE or torch.is_grad_enabled():
+        return False
+    if torch_compat.current_autograd_node().name() in ADDING_NODES:
+        return False
+    total, addend = args
+    return (
+        total.shape == addend.shape
+        and total.dtype == addend.dtype
+        and torch_compat.is_held_by_engine_alone(total)
+        and _is_dense(total)
+    )
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements fill their stretch of memory without gaps or overlaps, in any order of dimensions."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride != expected:
+            return False
+        expected *= size
+    return True

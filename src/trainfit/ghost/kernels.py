@@ -1,0 +1,143 @@
+"""Shape rules for ops that CUDA has and meta has not; each returns what the CUDA kernel would, as meta tensors.
+
+They run inside a kernel (`inside_kernel`), where ghosts behave as meta tensors. Keyed by op in `GHOST_KERNELS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainfit.ghost.answers import stated_size
+
+aten = torch.ops.aten
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+def _rms_norm(
+    x: torch.Tensor, normalized_shape: Sequence[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = x.shape[: x.dim() - len(normalized_shape)]
+    rstd_shape = (*rows, *(1 for _ in normalized_shape))
+    rstd_dtype = torch.float64 if x.dtype == torch.float64 else torch.float32
+    return _like(x), x.new_empty(rstd_shape, dtype=rstd_dtype)
+
+
+def _rms_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    normalized_shape: Sequence[int],
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    grad_x = _like(x) if output_mask[0] else None
+    grad_weight = _like(weight) if output_mask[1] and weight is not None else None
+    return grad_x, grad_weight
+
+
+def _rnn_flatten_weight(
+    weights: Sequence[torch.Tensor], stride0: int, input_size: int, mode: int, *sizes: Any
+) -> torch.Tensor:
+    """One buffer that holds all weights; each weight becomes a window on it."""
+    flat = weights[0].new_empty(sum(w.numel() for w in weights))
+    offset = 0
+    for weight in weights:
+        weight.set_(flat.untyped_storage(), offset, weight.shape, weight.stride())  # type: ignore[call-overload]
+        offset += weight.numel()
+    return flat
+
+
+def _rnn(
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    stride0: int,
+    weight_buf: torch.Tensor | None,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    mode: int,
+    hidden_size: int,
+    proj_size: int,
+    num_layers: int,
+    batch_first: bool,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_sizes: Sequence[int],
+    dropout_state: torch.Tensor | None,
+) -> tuple[torch.Tensor, ...]:
+    features = (proj_size or hidden_size) * (2 if bidirectional else 1)
+    out = x.new_empty((*x.shape[:-1], features))
+    cy = _like(cx) if cx is not None else x.new_empty(0)
+    return out, _like(hx), cy, x.new_empty(0, dtype=torch.uint8), _flat_weights(weights)
+
+
+def _flat_weights(weights: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The one buffer behind all weights, or a copy of them in one buffer where they were never flattened."""
+    total = sum(w.numel() for w in weights)
+    first = weights[0]
+    is_flat = all(w.untyped_storage()._cdata == first.untyped_storage()._cdata for w in weights)
+    return first.as_strided((total,), (1,), 0) if is_flat else first.new_empty(total)
+
+
+def _rnn_backward(
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    stride0: int,
+    weight_buf: torch.Tensor,
+    hx: torch.Tensor,
+    cx: torch.Tensor | None,
+    *rest: Any,
+) -> tuple[Any, ...]:
+    output_mask = rest[-1]
+    flat = torch.empty_like(weight_buf)  # weight gradients are windows on one buffer, as the weights are
+    grads, offset = [], 0
+    for weight in weights:
+        grads.append(flat[offset : offset + weight.numel()].view(weight.shape))
+        offset += weight.numel()
+    grad_cx = _like(cx) if cx is not None and output_mask[2] else x.new_empty(0)
+    return _like(x), _like(hx), grad_cx, grads if output_mask[3] else [x.new_empty(0) for _ in weights]
+
+
+def _nonzero(x: torch.Tensor) -> torch.Tensor:
+    # CUDA writes the coordinates transposed, hence the strides.
+    return x.new_empty((x.dim(), stated_size("aten.nonzero")), dtype=torch.int64).t()
+
+
+def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(stated_size("aten.masked_select"))
+
+
+def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
+    """Indexing; a boolean mask stands for as many int64 index vectors as it has dimensions."""
+    expanded: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            found = stated_size("indexing with a boolean mask")
+            expanded += [index.new_empty(found, dtype=torch.int64) for _ in range(index.dim())]
+        else:
+            expanded.append(index)
+    return aten.index.Tensor(x, expanded)
+
+
+def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    size = stated_size("aten.unique")
+    return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
+
+
+GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten._fused_rms_norm.default: _rms_norm,
+    aten._fused_rms_norm_backward.default: _rms_norm_backward,
+    aten._cudnn_rnn.default: _rnn,
+    aten._cudnn_rnn_flatten_weight.default: _rnn_flatten_weight,
+    aten._cudnn_rnn_backward.default: _rnn_backward,
+    aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select,
+    aten.index.Tensor: _index,
+    aten._unique2.default: _unique,
+}

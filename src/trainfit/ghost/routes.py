@@ -1,0 +1,198 @@
+"""Composite ops whose C++ body asks whether a tensor is on CUDA: the CUDA branch, for ghosts.
+
+Each route is registered over the composite for the AutogradCUDA key while a ghost context is open, so it is taken
+wherever the op is called from: Python, other composites, custom functions, recomputation inside backward. Arguments
+that are not ghosts (real CUDA tensors in the same process) go to the composite's own body.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from trainfit import torch_compat
+from trainfit.ghost.attention import attend
+from trainfit.ghost.tensor import META, Ghost
+from trainfit.gpus.catalogue import Gpu
+
+aten = torch.ops.aten
+RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+
+
+def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Callable[..., Any]]:
+    """Replacement bodies by op name with overload, for ghosts on the given GPU."""
+    routes: dict[str, Callable[..., Any]] = {
+        "scaled_dot_product_attention": functools.partial(attend, gpu, torch_version),
+        "dropout": _dropout,
+        "softmax.int": functools.partial(_softmax, aten._softmax, aten.softmax.int),
+        "log_softmax.int": functools.partial(_softmax, aten._log_softmax, aten.log_softmax.int),
+        "lstm_cell": _lstm_cell,
+        "gru_cell": _gru_cell,
+        "_batch_norm_impl_index": _batch_norm,
+        "to.device": _to_device,
+        "to.dtype_layout": _to_dtype_layout,
+        "lstm.input": _lstm,
+        "lstm.data": _lstm_packed,
+        "cudnn_is_acceptable": _cudnn_is_acceptable,
+    }
+    for name in ("gru", "rnn_tanh", "rnn_relu"):
+        routes[f"{name}.input"] = functools.partial(_rnn, RNN_MODES[name])
+        routes[f"{name}.data"] = functools.partial(_rnn_packed, RNN_MODES[name])
+    return {name: _for_ghosts(name, body) for name, body in routes.items()}
+
+
+def _for_ghosts(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(aten, packet), overload or "default")
+
+    def route(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(arg, Ghost) for arg in args):
+            return body(*args, **kwargs)
+        return torch_compat.call_cuda_composite(op, *args, **kwargs)
+
+    return route
+
+
+def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    if train and 0 < p < 1 and x.numel() > 0:
+        return torch.native_dropout(x, p, True)[0]
+    return torch_compat.call_cuda_composite(aten.dropout.default, x, p, train)
+
+
+def _softmax(kernel: Any, composite: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """From half to float32 CUDA converts inside the kernel; bfloat16 is converted before it."""
+    if x.dtype == torch.float16 and dtype == torch.float32:
+        return kernel(x, dim, True)
+    return torch_compat.call_cuda_composite(composite, x, dim, dtype)
+
+
+def _lstm_cell(
+    x: torch.Tensor, hx: Sequence[torch.Tensor], w_ih: torch.Tensor, w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None, b_hh: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    gates = torch.matmul(x, w_ih.t()), torch.matmul(hx[0], w_hh.t())
+    hy, cy, _workspace = aten._thnn_fused_lstm_cell(*gates, hx[1], b_ih, b_hh)
+    return hy, cy
+
+
+def _gru_cell(
+    x: torch.Tensor, hx: torch.Tensor, w_ih: torch.Tensor, w_hh: torch.Tensor,
+    b_ih: torch.Tensor | None = None, b_hh: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
+    gates = torch.matmul(x, w_ih.t()), torch.matmul(hx, w_hh.t())
+    return aten._thnn_fused_gru_cell(*gates, hx, b_ih, b_hh)[0]
+
+
+def _batch_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> tuple[Any, ...]:
+    """cuDNN takes float and half inputs with float affine parameters; the native kernel takes the rest."""
+    max_batch = (131070 if training else 262136) if x.dim() == 2 else (880801 if training else 65535)
+    has_stats = running_mean is not None and running_var is not None
+    use_cudnn = (
+        cudnn_enabled
+        and x.dtype in (torch.float32, torch.float16, torch.float64)
+        and weight is not None
+        and bias is not None
+        and (x.dtype != torch.float16 or weight.dtype == torch.float32)
+        and (has_stats or (running_mean is None and running_var is None and training))
+        and x.dim() >= 2
+        and x.size(0) <= max_batch
+        and eps >= 1e-5
+    )
+    if use_cudnn:
+        x, weight, bias = x.contiguous(memory_format=_memory_format(x)), weight.contiguous(), bias.contiguous()  # type: ignore[union-attr]
+        results = aten.cudnn_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+        return (*results, 1)
+    results = aten.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
+    return (*results, x.new_empty(0, dtype=torch.uint8), 0)
+
+
+def _memory_format(x: torch.Tensor) -> torch.memory_format:
+    if x.dim() == 4 and x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous():
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def _to_device(x: torch.Tensor, device: Any, dtype: Any, *rest: Any, **kwargs: Any) -> torch.Tensor:
+    return torch_compat.call_cuda_composite(aten.to.device, x, _nowhere(device), dtype, *rest, **kwargs)
+
+
+def _to_dtype_layout(x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    if kwargs.get("device") is not None:
+        kwargs["device"] = _nowhere(kwargs["device"])
+    return torch_compat.call_cuda_composite(aten.to.dtype_layout, x, **kwargs)
+
+
+def _nowhere(device: Any) -> torch.device:
+    """For the C++ body a ghost is on meta, so "to cuda" must say meta to be the no-op that it is on the GPU."""
+    device = torch.device(device)
+    return META if device.type == "cuda" else device
+
+
+def _cudnn_is_acceptable(x: torch.Tensor) -> bool:
+    return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) and x.numel() > 0
+
+
+def _lstm(
+    x: torch.Tensor, hx: Sequence[torch.Tensor], params: Sequence[torch.Tensor], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    out, hy, cy = _cudnn_rnn(
+        2, x, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional, batch_first, ()
+    )
+    return out, hy, cy
+
+
+def _lstm_packed(
+    x: torch.Tensor, batch_sizes: torch.Tensor, hx: Sequence[torch.Tensor], params: Sequence[torch.Tensor],
+    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    sizes = tuple(batch_sizes.tolist())
+    out, hy, cy = _cudnn_rnn(
+        2, x, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional, False, sizes
+    )
+    return out, hy, cy
+
+
+def _rnn(
+    mode: int, x: torch.Tensor, hx: torch.Tensor, params: Sequence[torch.Tensor], has_biases: bool, num_layers: int,
+    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    return _cudnn_rnn(
+        mode, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, ()
+    )[:2]
+
+
+def _rnn_packed(
+    mode: int, x: torch.Tensor, batch_sizes: torch.Tensor, hx: torch.Tensor, params: Sequence[torch.Tensor],
+    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    sizes = tuple(batch_sizes.tolist())
+    return _cudnn_rnn(mode, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional, False, sizes)[:2]
+
+
+def _cudnn_rnn(
+    mode: int, x: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor | None, params: Sequence[torch.Tensor],
+    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    batch_sizes: tuple[int, ...],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    weights_per_layer = 4 if has_biases else 2
+    hidden_size = params[1].size(-1) if mode != 2 or cx is None else cx.size(-1)
+    proj_size = hx.size(-1) if hx.size(-1) != hidden_size else 0
+    out, hy, cy, _reserve, _weight_buf = aten._cudnn_rnn(
+        x, list(params), weights_per_layer, None, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first, dropout,
+        train, bidirectional, list(batch_sizes), None,
+    )  # fmt: skip
+    return out, hy, cy

@@ -1,0 +1,73 @@
+"""`Ghost`: a tensor with shape, stride and dtype but no data that believes it is on `cuda:0`.
+
+Its dispatch keys say CUDA, so CUDA composites, autograd and autocast run for it; its C++ device says meta, so the
+autograd engine and the device guards need no GPU. Python's view of the device says cuda, except inside a meta kernel.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+
+from trainfit import torch_compat
+
+CUDA = torch.device("cuda:0")
+META = torch.device("meta")
+
+
+class _Where:
+    """Whether the code now running is a meta kernel, which must see the meta device."""
+
+    in_kernel = False
+
+
+class Ghost(torch.Tensor):
+    """A tensor that is nowhere. Made only by the ghost GPU's dispatch mode."""
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor, requires_grad: bool = False) -> Ghost:
+        return torch_compat.make_cuda_keyed_subclass(cls, meta, requires_grad, CUDA)  # type: ignore[return-value]
+
+    __torch_function__ = torch_compat.disabled_torch_function
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return META if _Where.in_kernel else CUDA
+
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        return not _Where.in_kernel
+
+    @property
+    def is_meta(self) -> bool:  # type: ignore[override]
+        return _Where.in_kernel
+
+    def get_device(self) -> int:
+        return 0
+
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        return f"Ghost(shape={tuple(self.shape)}, dtype={self.dtype})"
+
+    def __deepcopy__(self, memo: dict[int, object]) -> Ghost:
+        if id(self) in memo:
+            return memo[id(self)]  # type: ignore[return-value]
+        with torch.no_grad():
+            copy = self.clone()
+        copy.__dict__.update(self.__dict__)  # nn.Parameter marks a subclass by an attribute
+        copy.requires_grad_(self.requires_grad)
+        memo[id(self)] = copy
+        return copy  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def inside_kernel() -> Iterator[None]:
+    """Meta kernels run here: no dispatch modes, and ghosts say they are on meta."""
+    before = _Where.in_kernel
+    with torch_compat.meta_kernels():
+        _Where.in_kernel = True
+        try:
+            yield
+        finally:
+            _Where.in_kernel = before

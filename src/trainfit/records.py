@@ -1,0 +1,148 @@
+"""The frozen records that pass between stages; every stage imports this file and no other stage.
+
+Flow: `Step` -> trace -> `Trace` -> simulate -> `MemoryTimeline` -> `Estimate`.
+Sizes are bytes, times nanoseconds, always integers. Nothing here imports torch: dtypes are names ("bfloat16"),
+ops are strings ("aten.mm.default").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Phase(StrEnum):
+    """What the training loop was doing when an op ran."""
+
+    BUILD = "build"  # parameters, buffers and the batch come into being
+    FORWARD = "forward"
+    RECOMPUTE = "recompute"  # a forward run again inside backward (activation checkpointing)
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"  # unscaling, clipping, the optimizer's step, zero_grad
+
+
+class Category(StrEnum):
+    """What a storage is for; the breakdown of a peak is a sum over these."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    ACTIVATIONS = "activations"  # made in forward, still there when backward starts
+    TEMPORARIES = "temporaries"  # everything else that comes and goes, hidden kernel buffers included
+    WORKSPACES = "workspaces"  # library workspaces that stay (cuBLAS)
+    OTHER = "other"  # buffers and the batch
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """One tensor argument or result: a strided window on a storage."""
+
+    storage: int  # index into Trace.storages
+    dtype: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @property
+    def numel(self) -> int:
+        product = 1
+        for size in self.shape:
+            product *= size
+        return product
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One aten op as the GPU's dispatcher saw it, below autograd and autocast."""
+
+    name: str  # "aten.mm.default"
+    phase: Phase
+    module: str  # dotted path of the innermost module; "" outside any
+    args: tuple[object, ...]  # a TensorRef for a tensor, a tuple for a list, otherwise the plain value
+    kwargs: tuple[tuple[str, object], ...]
+    outputs: tuple[TensorRef, ...]
+
+    def input_refs(self) -> Iterator[TensorRef]:
+        """The tensors among the arguments, in order, lists opened."""
+        pending = [*self.args, *(value for _, value in self.kwargs)]
+        while pending:
+            value = pending.pop(0)
+            if isinstance(value, TensorRef):
+                yield value
+            elif isinstance(value, tuple):
+                pending[:0] = value
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """One allocation of the step; a storage that comes again in the next step keeps its number."""
+
+    nbytes: int
+    category: Category
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEvent:
+    """A storage appearing (during op `op`) or going (right after it), in program order."""
+
+    op: int  # index into Trace.ops
+    storage: int
+    is_alloc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A stretch of the program that runs as one: the ops [first_op, last_op) and the events among them."""
+
+    name: str  # "build", "micro_batch", "next_micro_batch", "first_optimizer_step", "optimizer_step", "zero_grad"
+    first_op: int
+    last_op: int
+    events: tuple[MemoryEvent, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """One training step on a target GPU, from process start to steady state.
+
+    The program is `sections[i] for i in first_step`, then `steady_step` again and again. An alloc event for a storage
+    that is already there (a cache built in the first forward) stands for the reuse of that cache: play it once.
+    """
+
+    gpu: str
+    torch_version: str
+    num_parameters: int
+    ops: tuple[Op, ...]
+    storages: tuple[Storage, ...]
+    sections: tuple[Section, ...]
+    first_step: tuple[int, ...]
+    steady_step: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TimelinePoint:
+    """Memory right after one op of the steady step."""
+
+    op: int
+    time_ns: int  # 0 until the step is priced
+    bytes_by_category: tuple[int, ...]  # in the order of Category
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTimeline:
+    """What the allocator did in the steady step."""
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_op: int  # index into Trace.ops of the op during which allocated was highest
+    breakdown_bytes: tuple[tuple[Category, int], ...]  # at the peak; sums to peak_allocated_bytes
+    points: tuple[TimelinePoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PeakMoment:
+    """When the peak happens, in the user's words."""
+
+    phase: Phase
+    op: str
+    module: str

@@ -1,0 +1,1 @@
+"""Results as text. Nothing is computed here that the records do not say."""

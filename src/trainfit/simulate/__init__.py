@@ -1,0 +1,6 @@
+"""Stage `simulate`: what a traced step does on the target GPU, without one. Imports the records and no torch."""
+
+from trainfit.simulate.allocator import AllocatorMode, CachingAllocator
+from trainfit.simulate.memory import HiddenMemory, simulate_memory
+
+__all__ = ["AllocatorMode", "CachingAllocator", "HiddenMemory", "simulate_memory"]

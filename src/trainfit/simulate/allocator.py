@@ -1,0 +1,220 @@
+"""A model of PyTorch's CUDA caching allocator: sizes in, exact allocated and reserved bytes out.
+
+In: `malloc` and `free` in program order. Out: `allocated_bytes` (what `torch.cuda.memory_allocated` says, the sum of
+blocks in use), `requested_bytes` (what was asked for), `reserved_bytes` (what `memory_reserved` says), and peaks.
+
+Invariants: the blocks of a segment tile it without gap or overlap, and no two neighbours are both free.
+Nothing is ever given back to the GPU: the allocator does that only when memory runs out or on `empty_cache`, so
+reserved bytes only grow and are their own peak, and the unmapped part of an expandable segment is always its end.
+
+The rules (torch 2.11 to 2.15, default settings):
+- A size is rounded up to 512 bytes. Up to 1 MiB it comes from the small pool of its stream, else from the large one.
+- The smallest free block that fits is taken, at the lowest address among equals.
+- Classic: when none fits, a new segment is reserved: 2 MiB for the small pool, 20 MiB for sizes under 10 MiB,
+  otherwise the size rounded up to 2 MiB. What is left of a large block is split off only if it is over 1 MiB, so a
+  large block can carry up to 1 MiB of slack, which counts as allocated.
+- Expandable: a pool is one segment that grows at its end by pages of 2 MiB (small) or 20 MiB (large). What is left of a
+  block is always split off. The free block at the end of the mapped pages counts as being as large as it could grow
+  to, so any other block that fits is taken before it.
+- A freed block merges with free neighbours in its segment.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_left, insort
+from dataclasses import dataclass
+from typing import Literal
+
+AllocatorMode = Literal["classic", "expandable"]
+
+_MIB = 2**20
+_BLOCK_UNIT_BYTES = 512
+_LARGEST_SMALL_BYTES = _MIB
+_SMALL_SEGMENT_BYTES = 2 * _MIB
+_LARGE_SEGMENT_BYTES = 20 * _MIB
+_OWN_SEGMENT_FROM_BYTES = 10 * _MIB
+_SEGMENT_UNIT_BYTES = 2 * _MIB
+# Addresses are compared only within a pool; the pools' ranges are kept apart so that an address names one block.
+_POOL_ADDRESS_SPACE_BYTES = 2**48
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """A stretch of a segment, in use or free, between its neighbours of the same segment."""
+
+    pool: _Pool
+    address: int
+    size_bytes: int
+    previous: Block | None
+    next: Block | None
+    is_free: bool
+    requested_bytes: int = 0  # of its latest use
+
+
+class CachingAllocator:
+    """The allocator of one GPU in a fresh process."""
+
+    def __init__(self, mode: AllocatorMode) -> None:
+        self._pool_class = {"classic": _ClassicPool, "expandable": _ExpandablePool}[mode]
+        self._pools: dict[tuple[int, bool], _Pool] = {}  # by stream and whether small
+        self.allocated_bytes = 0
+        self.requested_bytes = 0
+        self.peak_allocated_bytes = 0
+        self.peak_requested_bytes = 0
+
+    @property
+    def reserved_bytes(self) -> int:
+        return sum(pool.reserved_bytes for pool in self._pools.values())
+
+    def malloc(self, nbytes: int, stream: int = 0) -> Block:
+        if nbytes <= 0:
+            raise ValueError(f"cannot allocate {nbytes} bytes: an empty storage takes no block, skip it")
+        size_bytes = _round_up(nbytes, _BLOCK_UNIT_BYTES)
+        block = self._pool(stream, size_bytes <= _LARGEST_SMALL_BYTES).take(size_bytes)
+        block.requested_bytes = nbytes
+        self.allocated_bytes += block.size_bytes
+        self.requested_bytes += nbytes
+        if self.allocated_bytes > self.peak_allocated_bytes:
+            self.peak_allocated_bytes = self.allocated_bytes
+        if self.requested_bytes > self.peak_requested_bytes:
+            self.peak_requested_bytes = self.requested_bytes
+        return block
+
+    def free(self, block: Block) -> None:
+        if block.is_free:
+            raise ValueError(f"the block of {block.size_bytes} bytes at {block.address:#x} is freed twice")
+        self.allocated_bytes -= block.size_bytes
+        self.requested_bytes -= block.requested_bytes
+        block.pool.give_back(block)
+
+    def reset_peaks(self) -> None:
+        """As `torch.cuda.reset_peak_memory_stats`: peaks start again from what is in use now."""
+        self.peak_allocated_bytes = self.allocated_bytes
+        self.peak_requested_bytes = self.requested_bytes
+
+    def _pool(self, stream: int, is_small: bool) -> _Pool:
+        pool = self._pools.get((stream, is_small))
+        if pool is None:
+            pool = self._pool_class(is_small, first_address=len(self._pools) * _POOL_ADDRESS_SPACE_BYTES)
+            self._pools[stream, is_small] = pool
+        return pool
+
+
+class _Pool(ABC):
+    """The segments of one stream and one size class; subclasses say how they grow and what is worth splitting off."""
+
+    def __init__(self, is_small: bool, first_address: int, min_remainder_bytes: int) -> None:
+        self.is_small = is_small
+        self.reserved_bytes = 0
+        self._end_address = first_address
+        self._min_remainder_bytes = min_remainder_bytes
+        self._free: list[tuple[int, int, Block]] = []  # (size, address, block), sorted: best fit is a bisection
+
+    def take(self, size_bytes: int) -> Block:
+        index = self._best_fit(size_bytes)
+        block = self._free.pop(index)[2] if index < len(self._free) else self._grow(size_bytes)
+        if block.size_bytes - size_bytes >= self._min_remainder_bytes:
+            self._split(block, size_bytes)
+        block.is_free = False
+        return block
+
+    def give_back(self, block: Block) -> None:
+        previous, following = block.previous, block.next
+        if previous is not None and previous.is_free:
+            self._remove_free(previous)
+            block.address = previous.address
+            block.size_bytes += previous.size_bytes
+            block.previous = previous.previous
+            if block.previous is not None:
+                block.previous.next = block
+        if following is not None and following.is_free:
+            self._remove_free(following)
+            block.size_bytes += following.size_bytes
+            block.next = following.next
+            if block.next is not None:
+                block.next.previous = block
+        block.is_free = True
+        self._insert_free(block)
+
+    @abstractmethod
+    def _grow(self, size_bytes: int) -> Block:
+        """Reserve more memory; returns a block of at least that size which is not in the free list."""
+
+    def _best_fit(self, size_bytes: int) -> int:
+        """Index into the free list of the block to take; its length when none fits."""
+        return bisect_left(self._free, (size_bytes,))
+
+    def _split(self, block: Block, size_bytes: int) -> None:
+        """Shorten `block` to `size_bytes`; what is left becomes a free block after it."""
+        rest_bytes = block.size_bytes - size_bytes
+        rest = Block(self, block.address + size_bytes, rest_bytes, previous=block, next=block.next, is_free=True)
+        if rest.next is not None:
+            rest.next.previous = rest
+        block.next = rest
+        block.size_bytes = size_bytes
+        self._insert_free(rest)
+
+    def _insert_free(self, block: Block) -> None:
+        insort(self._free, (block.size_bytes, block.address, block))
+
+    def _remove_free(self, block: Block) -> None:
+        del self._free[bisect_left(self._free, (block.size_bytes, block.address))]
+
+
+class _ClassicPool(_Pool):
+    """Many segments of fixed size. Later segments are taken to lie at higher addresses."""
+
+    def __init__(self, is_small: bool, first_address: int) -> None:
+        super().__init__(is_small, first_address, _BLOCK_UNIT_BYTES if is_small else _MIB + _BLOCK_UNIT_BYTES)
+
+    def _grow(self, size_bytes: int) -> Block:
+        if self.is_small:
+            segment_bytes = _SMALL_SEGMENT_BYTES
+        elif size_bytes < _OWN_SEGMENT_FROM_BYTES:
+            segment_bytes = _LARGE_SEGMENT_BYTES
+        else:
+            segment_bytes = _round_up(size_bytes, _SEGMENT_UNIT_BYTES)
+        block = Block(self, self._end_address, segment_bytes, previous=None, next=None, is_free=False)
+        self._end_address += segment_bytes
+        self.reserved_bytes += segment_bytes
+        return block
+
+
+class _ExpandablePool(_Pool):
+    """One segment, mapped page by page."""
+
+    def __init__(self, is_small: bool, first_address: int) -> None:
+        super().__init__(is_small, first_address, _BLOCK_UNIT_BYTES)
+        self._page_bytes = _SMALL_SEGMENT_BYTES if is_small else _LARGE_SEGMENT_BYTES
+        # Stands for all address space not mapped yet, so that the last mapped block is found as its neighbour.
+        # Not free: nothing merges with it.
+        self._unmapped = Block(self, first_address, 0, previous=None, next=None, is_free=False)
+
+    def _best_fit(self, size_bytes: int) -> int:
+        index = super()._best_fit(size_bytes)
+        is_another_larger = index + 1 < len(self._free)
+        if is_another_larger and self._free[index][2].next is self._unmapped:
+            return index + 1
+        return index
+
+    def _grow(self, size_bytes: int) -> Block:
+        unmapped = self._unmapped
+        last = unmapped.previous
+        if last is not None and last.is_free:
+            self._remove_free(last)
+            block = last
+        else:
+            block = Block(self, unmapped.address, 0, previous=last, next=unmapped, is_free=False)
+            if last is not None:
+                last.next = block
+            unmapped.previous = block
+        mapped_bytes = _round_up(size_bytes - block.size_bytes, self._page_bytes)
+        block.size_bytes += mapped_bytes
+        unmapped.address += mapped_bytes
+        self.reserved_bytes += mapped_bytes
+        return block
+
+
+def _round_up(nbytes: int, unit_bytes: int) -> int:
+    return -(-nbytes // unit_bytes) * unit_bytes

@@ -1,0 +1,72 @@
+"""The only file that touches private torch symbols; tested on torch 2.11 (CUDA) and 2.13 (CPU).
+
+Each name below wraps one private symbol, so that a change in torch is mended here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.autograd.graph import _engine_run_backward
+from torch.optim.optimizer import _foreach_supported_types as _optimizer_foreach_types
+from torch.utils._device import _device_constructors as device_constructors
+from torch.utils._foreach_utils import _foreach_supported_types as _utility_foreach_types
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._pytree import tree_flatten as tree_flatten
+from torch.utils._pytree import tree_map_only as tree_map_only
+
+FOREACH_TYPE_LISTS: tuple[list[type], ...] = (_optimizer_foreach_types, _utility_foreach_types)  # type: ignore[assignment]
+"""Lists that name the tensor types for which optimizers and clipping choose multi-tensor kernels."""
+
+disabled_torch_function = torch._C._disabled_torch_function_impl
+ENGINE_CODE = _engine_run_backward.__code__
+current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+
+def make_cuda_keyed_subclass(cls: type, meta: torch.Tensor, requires_grad: bool, device: torch.device) -> torch.Tensor:
+    """A subclass instance on meta storage whose dispatch keys are those of `device`."""
+    return torch.Tensor._make_subclass(  # type: ignore[attr-defined]
+        cls, meta, requires_grad, dispatch_device=False, device_for_backend_keys=device
+    )
+
+
+@contextlib.contextmanager
+def meta_kernels() -> Iterator[None]:
+    """Run ops by their meta kernels whatever the tensors' keys, with no dispatch mode in between."""
+    with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+        torch._C._set_meta_in_tls_dispatch_include(True)
+        yield
+
+
+@contextlib.contextmanager
+def without_autocast_cuda() -> Iterator[None]:
+    """Below the CUDA autocast layer, as its kernels are when they call on."""
+    keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+    with torch._C._ExcludeDispatchKeyGuard(keys):
+        yield
+
+
+def ops_with_kernel(dispatch_key: str) -> list[str]:
+    """Names of all aten ops ("mm", "sum.dim_IntList") that have a kernel of their own for the key."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    names = torch._C._dispatch_get_all_op_names()
+    return [n.removeprefix("aten::") for n in names if n.startswith("aten::") and has(n, dispatch_key)]
+
+
+def call_cuda_composite(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run a composite op's own C++ body, past any kernel registered over it for AutogradCUDA."""
+    return op.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
+
+
+def is_held_by_engine_alone(tensor: torch.Tensor) -> bool:
+    """In a dispatch handler that the engine called: whether its gradient buffer is the tensor's only holder.
+
+    Four references to the tensor are the buffer's, the boxed argument's, Python's and the unpacked argument's; two to
+    the storage are the tensor's and that of the Python object by which its lifetime is watched.
+    """
+    storage = tensor.untyped_storage()
+    return tensor._use_count() <= 4 and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]

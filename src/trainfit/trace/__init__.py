@@ -1,0 +1,58 @@
+"""Step -> Trace: run one training step on a ghost GPU and write down everything it does.
+
+The program is traced in sections, each once: building, a micro-batch, a further micro-batch (gradients exist), the
+first optimizer step (it makes its state), a later one, zero_grad. First and steady steps are sequences of sections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator
+
+import torch
+
+from trainfit.ghost import ghost_gpu
+from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Trace
+from trainfit.step import Step
+from trainfit.trace.categories import categorize
+from trainfit.trace.modules import ModuleNames
+from trainfit.trace.program import Program
+from trainfit.trace.recorder import Recorder
+
+
+def trace_step(step: Step, gpu: Gpu) -> Trace:
+    """One step of `step` on `gpu`, from process start to steady state."""
+    modules = ModuleNames()
+    recorder = Recorder(modules)
+    with _garbage_collection_off(), ghost_gpu(gpu) as mode:
+        mode.listener = recorder
+        program = Program(step, recorder)
+        with modules.watching(program.model):
+            program.run()
+        storages = categorize(recorder, program)
+        trace = Trace(
+            gpu=gpu.name,
+            torch_version=torch.__version__,
+            num_parameters=program.num_parameters,
+            ops=tuple(recorder.ops),
+            storages=storages,
+            sections=tuple(recorder.sections),
+            first_step=program.first_step(),
+            steady_step=program.steady_step(),
+        )
+        mode.listener = None
+    return trace
+
+
+@contextlib.contextmanager
+def _garbage_collection_off() -> Iterator[None]:
+    """A collection in the middle of a step would free cycles at a moment that depends on everything else."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -1,0 +1,145 @@
+"""The training loop that is predicted, run once on the ghost GPU, section by section.
+
+It is the loop of `Step`'s docstring: nothing else holds a tensor between sections but the model, the batch, the
+gradients and the optimizer's state.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainfit.errors import BadStep, TraceError, TrainfitError
+from trainfit.records import Phase
+from trainfit.step import Step
+from trainfit.trace.placement import place_batch, place_model
+from trainfit.trace.recorder import Recorder
+
+
+class Program:
+    """Builds the model on construction (section "build"); `run` does the rest."""
+
+    def __init__(self, step: Step, recorder: Recorder) -> None:
+        self._step = step
+        self._recorder = recorder
+        self.forward_survivors: set[int] = set()  # storages alive when a backward started
+        self.gradient_storages: set[int] = set()
+        with recorder.section("build"), _explaining("building the model"):
+            self.model = place_model(step.model).train()
+            self.optimizer = self._make_optimizer()
+            self._args, self._kwargs = place_batch(step.batch)
+            self._scaler = torch.amp.GradScaler("cuda") if step.grad_scaler else None
+        self.num_parameters = sum(p.numel() for p in self.model.parameters())
+
+    def run(self) -> None:
+        with self._recorder.section("micro_batch"):
+            self._micro_batch()
+        if self._needs_next_micro_batch():
+            with self._recorder.section("next_micro_batch"):
+                self._micro_batch()
+        self.gradient_storages = {
+            self._recorder.storage_of(p.grad) for p in self.model.parameters() if p.grad is not None
+        }
+        self._recorder.phase = Phase.OPTIMIZER
+        for name in ("first_optimizer_step", "optimizer_step"):
+            with self._recorder.section(name), _explaining("the optimizer's step"):
+                self._optimizer_step()
+        with self._recorder.section("zero_grad"):
+            self.optimizer.zero_grad(set_to_none=self._step.set_to_none)
+
+    def first_step(self) -> tuple[int, ...]:
+        names = ["build", "micro_batch", *self._further_micro_batches(), "first_optimizer_step", "zero_grad"]
+        return self._indices(names)
+
+    def steady_step(self) -> tuple[int, ...]:
+        first = "micro_batch" if self._step.set_to_none else "next_micro_batch"
+        return self._indices([first, *self._further_micro_batches(), "optimizer_step", "zero_grad"])
+
+    def _needs_next_micro_batch(self) -> bool:
+        return self._step.micro_batches > 1 or not self._step.set_to_none
+
+    def _further_micro_batches(self) -> list[str]:
+        return ["next_micro_batch"] * (self._step.micro_batches - 1)
+
+    def _indices(self, names: list[str]) -> tuple[int, ...]:
+        index = {section.name: i for i, section in enumerate(self._recorder.sections)}
+        return tuple(index[name] for name in names)
+
+    def _make_optimizer(self) -> torch.optim.Optimizer:
+        make = self._step.optimizer or torch.optim.AdamW
+        parameters = list(self.model.parameters())
+        if not any(p.requires_grad for p in parameters):
+            raise BadStep(
+                f"{type(self.model).__name__} has no parameter that requires a gradient",
+                hint="unfreeze what you train, or check that the model has parameters",
+            )
+        optimizer = make(parameters)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise BadStep(
+                f"Step.optimizer returned a {type(optimizer).__name__}, not a torch optimizer",
+                hint="pass an optimizer class, or a callable on the parameters: lambda p: torch.optim.SGD(p, lr=0.1)",
+            )
+        return optimizer
+
+    def _micro_batch(self) -> None:
+        self._recorder.phase = Phase.FORWARD
+        loss = self._forward()
+        self.forward_survivors |= self._recorder.live_storages()
+        self._recorder.phase = Phase.BACKWARD
+        with _explaining("backward"):
+            (self._scaler.scale(loss) if self._scaler else loss).backward()
+
+    def _forward(self) -> torch.Tensor:
+        autocast = (
+            torch.autocast("cuda", self._step.autocast) if self._step.autocast is not None else contextlib.nullcontext()
+        )
+        with autocast, _explaining("forward"):
+            return _scalar_loss(self._step, self.model(*self._args, **self._kwargs))
+
+    def _optimizer_step(self) -> None:
+        scaler, optimizer = self._scaler, self.optimizer
+        if self._step.clip_grad_norm is not None:
+            if scaler:
+                scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self._step.clip_grad_norm)
+        if scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+
+
+def _scalar_loss(step: Step, output: Any) -> torch.Tensor:
+    if step.loss is not None:
+        loss = step.loss(output)
+        source = "Step.loss returned"
+    else:
+        loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
+        source = "the model's output has no .loss and is"
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad:
+        return loss
+    got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(output).__name__}"
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        got = "a scalar that needs no gradient"
+    raise BadStep(
+        f"{source} {got}, not a scalar loss to differentiate",
+        hint="pass Step(loss=...), a function from the model's output to a scalar tensor",
+    )
+
+
+@contextlib.contextmanager
+def _explaining(doing: str) -> Any:
+    """Adds once, at the boundary to the user's code, what was going on when it raised."""
+    try:
+        yield
+    except TrainfitError:
+        raise
+    except Exception as error:
+        first_line = next(iter(str(error).splitlines()), "")
+        raise TraceError(
+            f"{doing} failed on the ghost GPU: {type(error).__name__}: {first_line}",
+            hint="run the step on the CPU to see whether it works there; -v shows the traceback",
+        ) from error
