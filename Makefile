@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+PIP := $(BIN)/python -m pip --no-cache-dir install -q -c constraints.txt
 
 .PHONY: demo test lint
 
@@ -16,11 +17,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# torch goes first, alone and exactly pinned: a range would make pip look for the newest CUDA build.
+# torch goes first, alone and exactly pinned: with a range pip would look for the newest CUDA build, gigabytes of it.
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit("trainfit needs Python 3.11 or later: make PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -c constraints.txt setuptools
-	$(BIN)/python -m pip install -c constraints.txt --no-build-isolation -e '.[hf,dev]'
+	$(PIP) torch==2.13.0
+	$(PIP) setuptools
+	$(PIP) --no-build-isolation -e '.[hf,dev]'
 	touch $@

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
 from zoo_case import Case
 
 
@@ -25,7 +26,8 @@ def training_step(case: Case, device: str, checkpointed: bool = False) -> Callab
     optimizer = case.optimizer(model.parameters())
     batch = case.batch(device)
     loss_of = case.loss or default_loss
-    scaler = torch.amp.GradScaler(device, enabled=case.grad_scaler)
+    # The default scale of 2**16 overflows at first: steps would be skipped, and the optimizer's state would come late.
+    scaler = torch.amp.GradScaler(device, init_scale=256.0, enabled=case.grad_scaler)
 
     def step() -> None:
         for _ in range(case.micro_batches):

@@ -29,10 +29,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import forks
 import torch
-from loop import training_step
 from torch.profiler import ProfilerActivity, profile
+
+import forks
+from loop import training_step
 from zoo import Case, select
 
 MIB = 2**20
@@ -56,14 +57,17 @@ def measure(job: Job) -> dict[str, Any]:
         for _ in range(3):
             step()
         row = peaks(step) if job.device == "cuda" else {}
-        if timed and job.device == "cuda":
-            with profile(activities=[ProfilerActivity.CUDA]):  # the first start of the profiler is slow: not in the lock
-                torch.cuda.synchronize()
     if timed:
         with forks.exclusive():
             row["step_ms"] = statistics.median(step_ms(step, job.device) for _ in range(3))
-            if job.device == "cuda":
+    if timed and job.device == "cuda":
+        try:
+            with profile(activities=[ProfilerActivity.CUDA]):  # its first start is slow: outside the lock
+                torch.cuda.synchronize()
+            with forks.exclusive():
                 row |= kernels(step)
+        except Exception as error:  # the memory is the point of the row, and is known by now
+            row["profiler_error"] = f"{type(error).__name__}: {error}"[:300]
     return row
 
 
@@ -110,7 +114,10 @@ def kernels(step: Callable[[], None]) -> dict[str, Any]:
         kind = event.name().split(" ")[0].lower()
         spans[kind if kind in spans else "kernel"].append((event.start_ns(), event.start_ns() + event.duration_ns()))
     row: dict[str, Any] = {f"{kind}_ms": sum(end - start for start, end in spans[kind]) / 1e6 for kind in spans}
-    return row | {"num_kernels": len(spans["kernel"]), "gpu_busy_ms": union_ns(sum(spans.values(), [])) / 1e6}
+    return row | {
+        "num_kernels": len(spans["kernel"]),
+        "gpu_busy_ms": union_ns([span for kind in spans.values() for span in kind]) / 1e6,
+    }
 
 
 def union_ns(spans: list[tuple[int, int]]) -> int:
@@ -140,13 +147,38 @@ def labelled(job: Job, row: dict[str, Any]) -> dict[str, Any]:
     return head | {"precision": job.case.precision, "torch": torch.__version__} | row
 
 
-def line(row: dict[str, Any]) -> str:
-    head = f"{row['case']:22} {row['variant'][:5]} {row['allocator'][:6]:6}"
-    if "error" in row:
-        return f"{head} {row['error'][:120]!r}"
-    sizes = [row.get(f"peak_{kind}_bytes", 0) / MIB for kind in ("allocated", "requested", "reserved")]
-    times = [row.get(key) or 0 for key in ("step_ms", "gpu_busy_ms", "num_kernels")]
-    return f"{head} {sizes[0]:9.2f} {sizes[1]:9.2f} {sizes[2]:7.0f} {times[0]:7.1f} {times[1]:7.1f} {times[2]:6d}"
+def progress(row: dict[str, Any]) -> str:
+    result = row.get("error") or row.get("profiler_error") or f"{row.get('peak_allocated_bytes', 0) / MIB:.1f} MiB"
+    return f"{row['case']} {row['variant']} {row['allocator']}: {result[:160]!r}"
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """One line per case and variant, in MiB and ms; requested is the same for both allocators."""
+    yield (
+        f"{'':24} {'requested':>9} {'allocated':>9} {'reserved':>8} {'expand.':>9} {'reserved':>8} {'step ms':>7}"
+        f" {'busy ms':>7} kernels"
+    )
+    pairs: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in rows:
+        pairs.setdefault((row["case"], row["variant"]), {})[row["allocator"]] = row
+    for (case, variant), by_allocator in pairs.items():
+        classic, expandable = by_allocator.get("classic", {}), by_allocator.get("expandable", {})
+        sizes = [
+            source.get(f"peak_{kind}_bytes", 0) / MIB
+            for source, kind in (
+                (classic, "requested"),
+                (classic, "allocated"),
+                (classic, "reserved"),
+                (expandable, "allocated"),
+                (expandable, "reserved"),
+            )
+        ]
+        times = [classic.get(key, 0) for key in ("step_ms", "gpu_busy_ms", "num_kernels")]
+        yield (
+            f"{case + ('*' if variant != 'plain' else ''):24} {sizes[0]:9.2f} {sizes[1]:9.2f} {sizes[2]:8.0f}"
+            f" {sizes[3]:9.2f} {sizes[4]:8.0f} {times[0]:7.1f} {times[1]:7.1f} {times[2]:7d}"
+        )
+    yield "* every layer checkpointed; 0 means not measured"
 
 
 def main() -> None:
@@ -165,14 +197,14 @@ def main() -> None:
         for case in cases
         if case.checkpoint or not checkpointed
     ]
-    title = f"{'case':22} {'kind':5} {'alloc':6} {'allocated':>9} {'requested':>9} {'reserved':>7}"
-    print(f"{title} {'step ms':>7} {'busy ms':>7} {'kernels':>6}   (MiB)", flush=True)
     start_s = time.monotonic()
-    failed = 0
+    done = []
     for row in forks.write_lines(args.out / "memory.jsonl", rows(jobs, args.width, args.timeout_s)):
-        failed += "error" in row
-        print(line(row), flush=True)
-    print(f"{len(jobs)} rows, {failed} failed, {time.monotonic() - start_s:.0f} s", file=sys.stderr)
+        done.append(row)
+        print(progress(row), flush=True)
+    print(*table(done), sep="\n")
+    failed = sum("error" in row for row in done)
+    print(f"{len(done)} rows, {failed} failed, {time.monotonic() - start_s:.0f} s", file=sys.stderr)
 
 
 if __name__ == "__main__":

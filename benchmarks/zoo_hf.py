@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import transformers as hf
 from torch import nn
+
 from zoo_case import Case
 from zoo_torch import add_lora
 
@@ -205,7 +206,13 @@ def encoder_cases(tiny: bool) -> list[Case]:
     """Text encoders and encoder-decoders."""
     layers, size, length, vocab = sizes(tiny)
     t5 = hf.T5Config(
-        d_model=768, d_ff=3072, d_kv=64, num_layers=layers(12), num_heads=12, vocab_size=vocab(32128), decoder_start_token_id=0
+        d_model=768,
+        d_ff=3072,
+        d_kv=64,
+        num_layers=layers(12),
+        num_heads=12,
+        vocab_size=vocab(32128),
+        decoder_start_token_id=0,
     )
     bart = hf.BartConfig(
         encoder_layers=layers(12), decoder_layers=layers(12), vocab_size=vocab(50265), attention_dropout=0.1
@@ -256,7 +263,9 @@ def encoder_cases(tiny: bool) -> list[Case]:
             precision="bf16",
             checkpoint=True,
         ),
-        masked("roberta_padded", hf.RobertaForMaskedLM, roberta, 16, 512, precision="amp", padded=True, checkpoint=True),
+        masked(
+            "roberta_padded", hf.RobertaForMaskedLM, roberta, 16, 512, precision="amp", padded=True, checkpoint=True
+        ),
         masked("deberta", hf.DebertaV2ForMaskedLM, deberta, 8, 512, precision="amp"),
         masked("modernbert", hf.ModernBertForMaskedLM, modernbert, 8, 1024, precision="bf16"),
         Case(
@@ -274,7 +283,9 @@ def vision_and_speech_cases(tiny: bool) -> list[Case]:
         hidden_size=1024, num_hidden_layers=layers(24), num_attention_heads=16, intermediate_size=4096, num_labels=1000
     )
     swin = hf.SwinConfig(embed_dim=128, depths=[2, 2, layers(18), 2], num_heads=[4, 8, 16, 32], num_labels=1000)
-    convnext = hf.ConvNextConfig(hidden_sizes=[128, 256, 512, 1024], depths=[layers(3), 2, layers(27), 2], num_labels=1000)
+    convnext = hf.ConvNextConfig(
+        hidden_sizes=[128, 256, 512, 1024], depths=[layers(3), 2, layers(27), 2], num_labels=1000
+    )
     segformer = hf.SegformerConfig(
         depths=[2, layers(4), layers(6), 2], hidden_sizes=[64, 128, 320, 512], decoder_hidden_size=256, num_labels=150
     )

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+
 from zoo_case import Case
 
 
@@ -22,9 +23,8 @@ class LoraLinear(nn.Module):
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
         self.base = base
-        kind = {"device": base.weight.device, "dtype": base.weight.dtype}
-        self.down = nn.Parameter(torch.randn(rank, base.in_features, **kind) * 0.01)
-        self.up = nn.Parameter(torch.zeros(base.out_features, rank, **kind))
+        self.down = nn.Parameter(base.weight.new_empty(rank, base.in_features).normal_(std=0.01))
+        self.up = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.base(x) + F.linear(F.linear(x, self.down), self.up) * 2.0
@@ -257,13 +257,16 @@ class ComplexRopeBlock(nn.Module):
             z.view(n, t, self.kv_heads, self.size).repeat_interleave(self.heads // self.kv_heads, dim=2)
             for z in (k, self.v(y))
         )
-        z = F.scaled_dot_product_attention(*(z.transpose(1, 2) for z in (q, k, v)), is_causal=True)
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(z.transpose(1, 2).reshape(n, t, c))
         y = self.norm2(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
 
 class ComplexRopeLM(nn.Module):
+    turns: Tensor
+
     def __init__(self, vocab: int, length: int, width: int, layers: int) -> None:
         super().__init__()
         self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
@@ -291,7 +294,9 @@ def mean_square(output: Tensor) -> Tensor:
 
 
 def text(size: int, length: int, vocab: int) -> Callable[[str], Mapping[str, Any]]:
-    return lambda device: {name: torch.randint(0, vocab, (size, length), device=device) for name in ("tokens", "targets")}
+    return lambda device: {
+        name: torch.randint(0, vocab, (size, length), device=device) for name in ("tokens", "targets")
+    }
 
 
 def channels_last_images(size: int, pixels: int, device: str) -> Tensor:
@@ -329,7 +334,8 @@ def convolutional_cases(tiny: bool) -> list[Case]:
         return ResNet(depths)
 
     def resnet_channels_last() -> nn.Module:
-        return ResNet(depths).to(memory_format=torch.channels_last)
+        convert: Any = ResNet(depths).to  # the memory format is missing from its type
+        return convert(memory_format=torch.channels_last)
 
     def unet() -> nn.Module:
         return UNet(128, 2 if tiny else 4)

@@ -5,10 +5,25 @@ import pytest
 from trainfit.errors import UnknownGpu
 from trainfit.gpus.catalogue import GPUS, find_gpu
 
-NAMES = (
-    "v100-16gb v100-32gb t4 a10g l4 l40s rtx3090 rtx4090 rtx5090 a100-40gb a100-80gb h100-80gb h100-pcie h200 b200 "
-    "gb200 mi300x"
-).split()
+NAMES = [
+    "v100-16gb",
+    "v100-32gb",
+    "t4",
+    "a10g",
+    "l4",
+    "l40s",
+    "rtx3090",
+    "rtx4090",
+    "rtx5090",
+    "a100-40gb",
+    "a100-80gb",
+    "h100-80gb",
+    "h100-pcie",
+    "h200",
+    "b200",
+    "gb200",
+    "mi300x",
+]
 
 
 def test_the_catalogue_has_the_promised_gpus_in_order() -> None:

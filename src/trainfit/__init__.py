@@ -15,12 +15,18 @@ from trainfit.step import Step as Step
 if TYPE_CHECKING:
     from trainfit._estimate import Estimate as Estimate
     from trainfit._estimate import estimate as estimate
+    from trainfit.ghost import assume_size as assume_size
     from trainfit.ghost import ghost_gpu as ghost_gpu
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "Step", "__version__", "errors", "estimate", "ghost_gpu"]
+__all__ = ["Estimate", "Step", "__version__", "assume_size", "errors", "estimate", "ghost_gpu"]
 
-_HOMES = {"Estimate": "trainfit._estimate", "estimate": "trainfit._estimate", "ghost_gpu": "trainfit.ghost"}
+_HOMES = {
+    "Estimate": "trainfit._estimate",
+    "estimate": "trainfit._estimate",
+    "assume_size": "trainfit.ghost",
+    "ghost_gpu": "trainfit.ghost",
+}
 
 
 def __getattr__(name: str) -> object:

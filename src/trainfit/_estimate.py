@@ -81,7 +81,9 @@ def estimate(
     `budget` is a size such as "72GiB" or "90%" of the GPU; when None, the GPU's memory less the driver's context.
     """
     if not isinstance(step, Step):
-        raise BadStep(f"estimate needs a Step, not a {type(step).__name__}", hint="pass trainfit.Step(model=..., batch=...)")
+        raise BadStep(
+            f"a {type(step).__name__} is not a trainfit.Step", hint="pass trainfit.Step(model=..., batch=...)"
+        )
     if allocator not in ALLOCATORS:
         raise UsageError(f"no allocator is called {allocator!r}", hint=f"pass {' or '.join(ALLOCATORS)}")
     target = find_gpu(gpu)

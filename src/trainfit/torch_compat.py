@@ -57,8 +57,8 @@ def ops_with_kernel(dispatch_key: str) -> list[str]:
     return [n.removeprefix("aten::") for n in names if n.startswith("aten::") and has(n, dispatch_key)]
 
 
-def call_cuda_composite(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run a composite op's own C++ body, past any kernel registered over it for AutogradCUDA."""
+def call_composite(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Run a composite op's own C++ body, past any kernel registered over it for an autograd key."""
     return op.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
 
 

@@ -26,7 +26,7 @@ exit codes: 0 fine, 1 failed, 2 usage, 3 does not fit, 130 interrupted
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; each verb's namespace has `run`, which takes it and returns the exit code."""
+    """The parser of the whole command line; a verb sets `run`, which takes the arguments and returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="trainfit",
         description="How much GPU memory a PyTorch training step needs, with no GPU.",

@@ -15,7 +15,7 @@ from trainfit.ghost.answers import assume_size as assume_size
 from trainfit.ghost.autocast import WeightCastCache, autocast_kernels
 from trainfit.ghost.cuda_api import cuda_answers
 from trainfit.ghost.dispatch import GhostMode
-from trainfit.ghost.routes import composite_routes
+from trainfit.ghost.routes import composite_routes, conversion_routes
 from trainfit.gpus.catalogue import Gpu, find_gpu
 
 
@@ -38,6 +38,9 @@ def _kernels_over_torch(gpu: Gpu, casts: WeightCastCache) -> Iterator[None]:
         warnings.simplefilter("ignore")  # torch warns that kernels are overridden, which is the point
         for name, route in composite_routes(gpu, version).items():  # type: ignore[arg-type]
             library.impl(name, route, "AutogradCUDA")
+        for name, route in conversion_routes().items():
+            for key in ("AutogradCUDA", "AutogradCPU", "AutogradMeta"):
+                library.impl(name, route, key)
         for name, kernel in autocast_kernels(casts).items():
             library.impl(name, kernel, "AutocastCUDA")
     try:

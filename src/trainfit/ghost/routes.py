@@ -32,8 +32,6 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
         "lstm_cell": _lstm_cell,
         "gru_cell": _gru_cell,
         "_batch_norm_impl_index": _batch_norm,
-        "to.device": _to_device,
-        "to.dtype_layout": _to_dtype_layout,
         "lstm.input": _lstm,
         "lstm.data": _lstm_packed,
         "cudnn_is_acceptable": _cudnn_is_acceptable,
@@ -44,6 +42,11 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
     return {name: _for_ghosts(name, body) for name, body in routes.items()}
 
 
+def conversion_routes() -> dict[str, Callable[..., Any]]:
+    """`.to("cuda")`, for ghosts and for host tensors alike: the C++ body would ask a driver which GPU is meant."""
+    return {"to.device": _to_device, "to.dtype_layout": _to_dtype_layout}
+
+
 def _for_ghosts(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
     packet, _, overload = name.partition(".")
     op = getattr(getattr(aten, packet), overload or "default")
@@ -51,7 +54,7 @@ def _for_ghosts(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
     def route(*args: Any, **kwargs: Any) -> Any:
         if any(isinstance(arg, Ghost) for arg in args):
             return body(*args, **kwargs)
-        return torch_compat.call_cuda_composite(op, *args, **kwargs)
+        return torch_compat.call_composite(op, *args, **kwargs)
 
     return route
 
@@ -59,14 +62,14 @@ def _for_ghosts(name: str, body: Callable[..., Any]) -> Callable[..., Any]:
 def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if train and 0 < p < 1 and x.numel() > 0:
         return torch.native_dropout(x, p, True)[0]
-    return torch_compat.call_cuda_composite(aten.dropout.default, x, p, train)
+    return torch_compat.call_composite(aten.dropout.default, x, p, train)
 
 
 def _softmax(kernel: Any, composite: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """From half to float32 CUDA converts inside the kernel; bfloat16 is converted before it."""
     if x.dtype == torch.float16 and dtype == torch.float32:
         return kernel(x, dim, True)
-    return torch_compat.call_cuda_composite(composite, x, dim, dtype)
+    return torch_compat.call_composite(composite, x, dim, dtype)
 
 
 def _lstm_cell(
@@ -126,13 +129,13 @@ def _memory_format(x: torch.Tensor) -> torch.memory_format:
 
 
 def _to_device(x: torch.Tensor, device: Any, dtype: Any, *rest: Any, **kwargs: Any) -> torch.Tensor:
-    return torch_compat.call_cuda_composite(aten.to.device, x, _nowhere(device), dtype, *rest, **kwargs)
+    return torch_compat.call_composite(aten.to.device, x, _nowhere(device), dtype, *rest, **kwargs)
 
 
 def _to_dtype_layout(x: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     if kwargs.get("device") is not None:
         kwargs["device"] = _nowhere(kwargs["device"])
-    return torch_compat.call_cuda_composite(aten.to.dtype_layout, x, **kwargs)
+    return torch_compat.call_composite(aten.to.dtype_layout, x, **kwargs)
 
 
 def _nowhere(device: Any) -> torch.device:

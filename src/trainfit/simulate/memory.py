@@ -21,7 +21,7 @@ from trainfit.records import Category, MemoryEvent, MemoryTimeline, Op, Phase, S
 from trainfit.simulate.allocator import AllocatorMode, Block, CachingAllocator
 
 STEADY_STEPS = 3
-"""Steady steps played after the first: the earlier ones still fill holes that building the model has left."""
+"""Steady steps played after the first. The earlier ones still fill old holes; more changed no preset's peaks."""
 
 _CATEGORIES = tuple(Category)
 _CATEGORY_INDEX = {category: index for index, category in enumerate(_CATEGORIES)}

@@ -1,0 +1,223 @@
+"""`estimate` as a composition of the stages, on a trace written by hand, and on a toy model computed by hand."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import trainfit
+from trainfit import _estimate
+from trainfit.errors import BadSize, BadStep, UnknownGpu, UsageError
+from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, Trace
+
+MIB = 2**20
+STEP = trainfit.Step(model=nn.Linear(1, 1), batch=())
+
+
+def op(name: str, phase: Phase, module: str = "") -> Op:
+    return Op(name=name, phase=phase, module=module, args=(), kwargs=(), outputs=())
+
+
+def hand_written_trace(step: trainfit.Step, gpu: Gpu) -> Trace:
+    """12 MiB of parameters and 18 MiB of activations; 12 MiB of gradients come before the activations go."""
+    sections = (
+        Section("build", 0, 1, (MemoryEvent(0, 0, True),)),
+        Section("micro_batch", 1, 3, (MemoryEvent(1, 1, True), MemoryEvent(2, 2, True), MemoryEvent(2, 1, False))),
+        Section("zero_grad", 3, 4, (MemoryEvent(3, 2, False),)),
+    )
+    return Trace(
+        gpu=gpu.name,
+        torch_version="2.13.0",
+        num_parameters=3_145_728,
+        ops=(
+            op("aten.empty.memory_format", Phase.BUILD),
+            op("aten.relu.default", Phase.FORWARD, "blocks.0"),
+            op("aten.threshold_backward.default", Phase.BACKWARD, "blocks.0"),
+            op("aten.zero_.default", Phase.OPTIMIZER),
+        ),
+        storages=(
+            Storage(12 * MIB, Category.PARAMETERS),
+            Storage(18 * MIB, Category.ACTIVATIONS),
+            Storage(12 * MIB, Category.GRADIENTS),
+        ),
+        sections=sections,
+        first_step=(0, 1, 2),
+        steady_step=(1, 2),
+    )
+
+
+@pytest.fixture
+def hand_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_estimate, "trace_step", hand_written_trace)
+
+
+@pytest.fixture
+def estimate(hand_written: None) -> trainfit.Estimate:
+    return trainfit.estimate(STEP, "h100-80gb")
+
+
+def test_the_fields_say_what_the_stages_found(estimate: trainfit.Estimate) -> None:
+    assert (estimate.gpu, estimate.torch, estimate.allocator) == ("h100-80gb", "2.13.0", "classic")
+    assert estimate.peak_allocated_bytes == 42 * MIB
+    assert estimate.peak_reserved_bytes == 42 * MIB  # one segment for each
+    assert estimate.num_parameters == 3_145_728
+    assert (estimate.peak_at.phase, estimate.peak_at.op) == (Phase.BACKWARD, "aten.threshold_backward.default")
+    assert estimate.peak_at.module == "blocks.0"
+    assert estimate.breakdown_bytes == {
+        "parameters": 12 * MIB,
+        "gradients": 12 * MIB,
+        "optimizer": 0,
+        "activations": 18 * MIB,
+        "temporaries": 0,
+        "workspaces": 0,
+        "other": 0,
+    }
+    assert estimate.trace_seconds >= 0
+
+
+def test_the_timeline_has_a_point_for_each_op_and_shows_the_peak(estimate: trainfit.Estimate) -> None:
+    totals = [(point.op, sum(point.bytes_by_category)) for point in estimate.timeline]
+    assert totals == [(1, 30 * MIB), (2, 42 * MIB), (3, 12 * MIB)]
+
+
+@pytest.mark.usefixtures("hand_written")
+def test_the_allocator_is_passed_on() -> None:
+    estimate = trainfit.estimate(STEP, "h100-80gb", allocator="expandable")
+    assert estimate.allocator == "expandable"
+    assert estimate.peak_reserved_bytes == 60 * MIB  # mapped 20 MiB at a time
+
+
+def test_the_budget_is_the_gpu_s_memory_less_its_context(estimate: trainfit.Estimate) -> None:
+    assert estimate.budget_bytes == (81_089 - 600) * MIB
+    assert estimate.fits()
+
+
+@pytest.mark.usefixtures("hand_written")
+@pytest.mark.parametrize(
+    ("budget", "expected_bytes", "fits"),
+    [("42MiB", 42 * MIB, True), ("41.9MiB", 43_935_334, False), ("50%", 81_089 * MIB // 2, True)],
+)
+def test_what_counts_is_the_reserved_peak_against_the_budget(budget: str, expected_bytes: int, fits: bool) -> None:
+    estimate = trainfit.estimate(STEP, "h100-80gb", budget=budget)
+    assert estimate.budget_bytes == expected_bytes
+    assert estimate.fits() is fits
+    assert estimate.to_json_dict()["fits"] is fits
+
+
+def test_fits_takes_another_budget(estimate: trainfit.Estimate) -> None:
+    assert estimate.fits("42MiB")
+    assert not estimate.fits("41MiB")
+    assert estimate.fits("0.1%")  # of 79.2 GiB
+    assert not estimate.fits("0.01%")
+    with pytest.raises(BadSize, match="has no unit"):
+        estimate.fits("42")
+
+
+def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> None:
+    record = json.loads(json.dumps(estimate.to_json_dict()))
+    assert record.pop("trace_seconds") >= 0
+    assert len(record.pop("not_modelled")) == 3
+    assert record == {
+        "gpu": "h100-80gb",
+        "torch": "2.13.0",
+        "allocator": "classic",
+        "fits": True,
+        "budget_bytes": 84_398_833_664,
+        "peak_allocated_bytes": 42 * MIB,
+        "peak_reserved_bytes": 42 * MIB,
+        "peak_at": {"phase": "backward", "op": "aten.threshold_backward.default", "module": "blocks.0"},
+        "breakdown_bytes": estimate.breakdown_bytes,
+        "num_parameters": 3_145_728,
+    }
+
+
+def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
+    assert str(estimate).splitlines() == [
+        "fits h100-80gb: 42.0 MiB of 78.6 GiB (0.1%)",
+        "",
+        "peak allocated  42.0 MiB",
+        "peak reserved   42.0 MiB (classic allocator)",
+        "peak at         backward: aten.threshold_backward.default in blocks.0",
+        "budget          78.6 GiB of the GPU's 79.2 GiB",
+        "parameters      3.1 M",
+        "torch           2.13.0",
+        "",
+        "allocated at the peak",
+        "  parameters   12.0 MiB  28.6%",
+        "  gradients    12.0 MiB  28.6%",
+        "  optimizer         0 B   0.0%",
+        "  activations  18.0 MiB  42.9%",
+        "  temporaries       0 B   0.0%",
+        "  workspaces        0 B   0.0%",
+        "  other             0 B   0.0%",
+        "",
+        "not modelled",
+        "  the driver's context and loaded kernels: 600.0 MiB assumed, outside both peaks",
+        "  communication buffers (NCCL), and whatever else the program keeps on the GPU",
+        "  torch.compile: the step is taken as eager",
+    ]
+
+
+@pytest.mark.usefixtures("hand_written")
+def test_on_amd_the_kernels_are_said_to_be_guessed() -> None:
+    assert any("ROCm" in line for line in trainfit.estimate(STEP, "mi300x").not_modelled)
+
+
+def test_bad_arguments_are_refused_before_anything_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_estimate, "trace_step", lambda step, gpu: pytest.fail("traced"))
+    with pytest.raises(UnknownGpu):
+        trainfit.estimate(STEP, "h2000")
+    with pytest.raises(BadSize):
+        trainfit.estimate(STEP, budget="80")
+    with pytest.raises(UsageError, match="no allocator is called 'native'") as caught:
+        trainfit.estimate(STEP, allocator="native")  # type: ignore[arg-type]
+    assert caught.value.hint == "pass classic or expandable"
+    with pytest.raises(BadStep, match=r"a Linear is not a trainfit\.Step"):
+        trainfit.estimate(nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
+def test_the_public_function_stays_a_function_whatever_was_imported() -> None:
+    import trainfit._estimate
+
+    assert trainfit.estimate is trainfit._estimate.estimate
+    assert trainfit.Estimate is trainfit._estimate.Estimate
+
+
+# ---- A toy model, by hand ------------------------------------------------------------------------------------------
+
+
+def toy_step(momentum: float) -> trainfit.Step:
+    """One 1024 x 1024 fp32 weight, 4 MiB; a batch of 256 rows, 1 MiB."""
+    return trainfit.Step(
+        model=nn.Linear(1024, 1024, bias=False),
+        batch=(torch.empty(256, 1024),),
+        loss=lambda y: y.relu().sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=momentum),
+    )
+
+
+def test_a_linear_layer_peaks_in_backward_at_the_bytes_computed_by_hand() -> None:
+    estimate = trainfit.estimate(toy_step(momentum=0.0), "h200")
+    assert estimate.num_parameters == 2**20
+    assert (estimate.peak_at.phase, estimate.peak_at.op) == (Phase.BACKWARD, "aten.mm.default")
+    # The weight's gradient is being made from the gradient of the layer's output; the loss is still there.
+    assert estimate.breakdown_bytes == {
+        "parameters": 4 * MIB,
+        "gradients": 4 * MIB,
+        "optimizer": 0,
+        "activations": 512,  # the loss
+        "temporaries": 1 * MIB,  # the gradient of the output
+        "workspaces": 64 * MIB,  # cuBLAS, one of 32 MiB for each of the two threads
+        "other": 1 * MIB,  # the batch
+    }
+    assert estimate.peak_allocated_bytes == 74 * MIB + 512
+
+
+def test_momentum_adds_the_weight_s_bytes_once_more() -> None:
+    plain, momentum = (trainfit.estimate(toy_step(momentum), "h200") for momentum in (0.0, 0.9))
+    assert momentum.breakdown_bytes["optimizer"] == 4 * MIB
+    assert momentum.peak_allocated_bytes == plain.peak_allocated_bytes + 4 * MIB
