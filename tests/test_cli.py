@@ -180,7 +180,7 @@ def test_gpus_lists_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["gpus"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1 : 1 + len(GPUS)]] == [gpu.name for gpu in GPUS]
-    assert "h200             9.0  132  139.8 GiB    989    989    494     67  1979  4800     900" in lines
+    assert "h200              9.0  132  139.8 GiB    989    989    494     67  1979  4800     900" in lines
 
 
 def test_no_command_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:

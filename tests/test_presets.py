@@ -9,6 +9,7 @@ import torch
 import transformers
 from torch import nn
 
+import trainfit
 from trainfit import presets
 from trainfit.errors import UnknownPreset, UsageError
 from trainfit.presets import bert, decoder, gpt2, vision
@@ -266,3 +267,27 @@ def test_vit_sees_one_token_per_patch_and_the_class_token() -> None:
     loss = model(torch.randn(2, 3, 224, 224), torch.tensor([1, 2]))
     assert shapes == [(2, 197, 32)]
     assert loss.shape == ()
+
+
+# ---- On the ghost GPU ----------------------------------------------------------------------------------------------
+
+# AdamW keeps two more tensors of every parameter's size, SGD with momentum one.
+STATE_PER_PARAMETER = {
+    "llama3-1b": 2,
+    "mixtral-8x7b": 2,
+    "gpt2": 2,
+    "bert-large": 2,
+    "vit-large": 2,
+    "resnet50": 1,
+}
+
+
+@pytest.mark.parametrize("name", STATE_PER_PARAMETER)
+def test_a_preset_can_be_estimated_and_its_state_is_what_its_optimizer_keeps(name: str) -> None:
+    seq = None if presets.PRESETS[name].seq is None else 128
+    estimate = trainfit.estimate(presets.build(name, batch=2, seq=seq), "h200", allocator="expandable")
+    # Expandable segments leave no slack but the rounding of each tensor to 512 bytes.
+    parameter_bytes = sum(-(-parameter.nbytes // 512) * 512 for parameter in built(name).parameters())
+    assert estimate.num_parameters == NUM_PARAMETERS[name]
+    assert estimate.breakdown_bytes["parameters"] == parameter_bytes
+    assert estimate.breakdown_bytes["optimizer"] == STATE_PER_PARAMETER[name] * parameter_bytes

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+import trainfit
 from trainfit import Step
 from trainfit.errors import BadTarget, UnknownPreset, UsageError
 from trainfit.targets import resolve
@@ -193,6 +195,26 @@ def test_a_vision_config_gives_an_image_classifier(
     assert step.batch["labels"].shape == (2,)
     with pytest.raises(UsageError, match="has images as input"):
         resolve(target, seq=16)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_config_can_be_estimated(tmp_path: Path, case: str) -> None:
+    step = resolve(config_target(tmp_path, CASES[case][0]), batch=2, seq=16)
+    with torch.device("meta"):
+        parameters = list(step.model().parameters())
+    estimate = trainfit.estimate(step, "a100-40gb", allocator="expandable")
+    assert estimate.num_parameters == sum(parameter.numel() for parameter in parameters)
+    parameter_bytes = sum(-(-parameter.nbytes // 512) * 512 for parameter in parameters)
+    assert estimate.breakdown_bytes["parameters"] == parameter_bytes
+    assert estimate.breakdown_bytes["optimizer"] == 2 * parameter_bytes
+
+
+def test_a_vision_config_can_be_estimated(tmp_path: Path) -> None:
+    # In a process of its own: weights are drawn again until they are in range, which must not go on for ever.
+    target = config_target(tmp_path, {"model_type": "vit", **TINY, "image_size": 32})
+    command = [sys.executable, "-m", "trainfit", "estimate", target, "--json"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert json.loads(result.stdout)["num_parameters"] > 0
 
 
 def test_a_config_without_image_size_gets_imagenet_s(tmp_path: Path) -> None:

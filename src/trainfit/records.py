@@ -146,3 +146,27 @@ class PeakMoment:
     phase: Phase
     op: str
     module: str
+
+
+@dataclass(frozen=True, slots=True)
+class BlockProgram:
+    """What one call of a block's forward does, recorded on ghosts: the same for every block of a class.
+
+    Storage numbers are local to the program: inputs first, then parameters and buffers, then what the ops make, in the
+    order in which they appear. Views vanish here, since any view of a storage at hand is an `as_strided` of it.
+    """
+
+    ops: tuple[Op, ...]  # in program order, views left out; modules are relative to the block
+    storage_bytes: tuple[int, ...]
+    inputs: tuple[TensorRef, ...]  # the tensors among the block's arguments, in order
+    parameters: tuple[tuple[str, TensorRef], ...]  # parameters and buffers by their name in the block
+    saved: tuple[TensorRef, ...]  # what autograd packed, in order; a storage may come several times
+    outputs: tuple[TensorRef, ...]  # the tensors among the block's results, in order
+    submodule_outputs: tuple[tuple[str, int], ...]  # (submodule, storage): values that a forward hook can hold
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDecision:
+    """What a block keeps between forward and backward; whatever else autograd saved is dropped and replayed."""
+
+    kept: tuple[int, ...]  # storage numbers of the block's program, ascending

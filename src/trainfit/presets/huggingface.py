@@ -33,6 +33,8 @@ def build(path: Path, batch: int | None, seq: int | None) -> Step:
     config = _load_config(path)
     model_class = _model_class(config, path)
     config.use_cache = False  # training keeps no keys and values for a next token
+    if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+        config.decoder_start_token_id = 0  # the decoder's inputs are its labels after this token; any token will do
     batch_size = 1 if batch is None else batch
     if model_class in _classes(transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, config):
         if seq is not None:

@@ -55,11 +55,12 @@ def _verdict(estimate: Estimate) -> Text:
 def _facts(estimate: Estimate) -> Table:
     gpu = find_gpu(estimate.gpu)
     moment = estimate.peak_at
-    where = f" in {moment.module}" if moment.module else ""
     table = Table.grid(padding=(0, 2))
     table.add_row("peak allocated", format_bytes(estimate.peak_allocated_bytes))
     table.add_row("peak reserved", f"{format_bytes(estimate.peak_reserved_bytes)} ({estimate.allocator} allocator)")
-    table.add_row("peak at", f"{moment.phase.value}: {moment.op}{where}")
+    table.add_row("peak at", f"{moment.phase.value}: {moment.op}")
+    if moment.module:
+        table.add_row("", f"in {moment.module}")
     table.add_row("budget", f"{format_bytes(estimate.budget_bytes)} of the GPU's {format_bytes(gpu.memory_bytes)}")
     table.add_row("parameters", format_count(estimate.num_parameters))
     table.add_row("torch", estimate.torch)
