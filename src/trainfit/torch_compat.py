@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch.autograd.graph import _engine_run_backward
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_foreach_types
 from torch.utils._device import _device_constructors as device_constructors
@@ -43,6 +44,14 @@ def meta_kernels() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def host_kernels() -> Iterator[None]:
+    """Run ops on CPU tensors for real, unseen by any dispatch mode, also from inside a meta kernel."""
+    with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+        torch._C._set_meta_in_tls_dispatch_include(False)
+        yield
+
+
+@contextlib.contextmanager
 def without_autocast_cuda() -> Iterator[None]:
     """Below the CUDA autocast layer, as its kernels are when they call on."""
     keys = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
@@ -70,3 +79,8 @@ def is_held_by_engine_alone(tensor: torch.Tensor) -> bool:
     """
     storage = tensor.untyped_storage()
     return tensor._use_count() <= 4 and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]
+
+
+def gpu_marker() -> None:
+    """Launch a kernel that no op uses: it separates stretches of GPU work in a profile."""
+    torch.cuda._sleep(1)  # type: ignore[no-untyped-call]

@@ -15,7 +15,8 @@ from trainfit.ghost.answers import assume_size as assume_size
 from trainfit.ghost.autocast import WeightCastCache, autocast_kernels
 from trainfit.ghost.cuda_api import cuda_answers
 from trainfit.ghost.dispatch import GhostMode
-from trainfit.ghost.routes import composite_routes, conversion_routes
+from trainfit.ghost.routes import CUDA_KERNELS_OVER_COMPOSITES, composite_routes, conversion_routes, never_reached
+from trainfit.ghost.values import forget_all
 from trainfit.gpus.catalogue import Gpu, find_gpu
 
 
@@ -26,7 +27,10 @@ def ghost_gpu(gpu: str | Gpu) -> Iterator[GhostMode]:
     casts = WeightCastCache()
     mode = GhostMode()
     with _kernels_over_torch(target, casts), cuda_answers(target, casts.clear), mode:
-        yield mode
+        try:
+            yield mode
+        finally:
+            forget_all()
 
 
 @contextlib.contextmanager
@@ -41,6 +45,8 @@ def _kernels_over_torch(gpu: Gpu, casts: WeightCastCache) -> Iterator[None]:
         for name, route in conversion_routes().items():
             for key in ("AutogradCUDA", "AutogradCPU", "AutogradMeta"):
                 library.impl(name, route, key)
+        for name in CUDA_KERNELS_OVER_COMPOSITES:
+            library.impl(name, never_reached, "CUDA")
         for name, kernel in autocast_kernels(casts).items():
             library.impl(name, kernel, "AutocastCUDA")
     try:

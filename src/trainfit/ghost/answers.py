@@ -1,7 +1,8 @@
-"""What a ghost answers when a program asks for data it does not have.
+"""What a ghost answers when a program asks for data.
 
-Scalars get a stated answer: True for bool, 1 for numbers. Shapes that depend on data cannot be guessed: the user states
-them with `assume_size`, or the trace stops with an error that names the user's line.
+Known values (`values.py`) are given. Other scalars get a stated answer: True for bool, 1 for numbers, False for `any()`,
+0 for the overflow flag of a GradScaler: the answers of a step in which nothing special happens. Shapes that depend on
+unknown data cannot be guessed: the user states them with `assume_size`, or the trace stops and names the user's line.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 import torch
 
+from trainfit import torch_compat
 from trainfit.errors import DataDependentShape
+from trainfit.ghost.values import known_value
 
 aten = torch.ops.aten
 
@@ -36,6 +39,12 @@ def assume_size(elements: int) -> Iterator[None]:
 
 def answer_scalar(ghost: torch.Tensor) -> bool | int | float | complex:
     """The value of `.item()`, `bool()` and comparisons on a ghost."""
+    values = known_value(ghost)
+    if values is not None:
+        with torch_compat.host_kernels():
+            return values.item()
+    if (stated := getattr(ghost, "stated_value", None)) is not None:
+        return stated
     if ghost.dtype == torch.bool:
         return True
     if ghost.dtype.is_complex:
@@ -43,8 +52,25 @@ def answer_scalar(ghost: torch.Tensor) -> bool | int | float | complex:
     return 1.0 if ghost.dtype.is_floating_point else 1
 
 
-def stated_size(op_name: str) -> int:
-    """The number of elements the user stated for the data-dependent op now running; raises when nobody did."""
+def count_nonzero(op_name: str, mask: torch.Tensor) -> int:
+    """How many elements a data-dependent op finds: known, or stated by the user; raises when neither."""
+    values = known_value(mask)
+    if values is None:
+        return _stated_size(op_name)
+    with torch_compat.host_kernels():
+        return int(values.count_nonzero())
+
+
+def count_unique(x: torch.Tensor) -> int:
+    """How many distinct values a tensor has: known, or stated by the user; raises when neither."""
+    values = known_value(x)
+    if values is None:
+        return _stated_size("aten.unique")
+    with torch_compat.host_kernels():
+        return values.unique().numel()
+
+
+def _stated_size(op_name: str) -> int:
     if _STATED_SIZES:
         return _STATED_SIZES[-1]
     raise DataDependentShape(

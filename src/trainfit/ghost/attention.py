@@ -32,7 +32,7 @@ class AttentionCall:
     is_causal: bool
     dropout: float
     needs_grad: bool
-    last_stride_one: bool
+    last_stride_one: bool  # of query, key, value and mask
     is_four_dimensional: bool
     deterministic: bool
 
@@ -44,9 +44,14 @@ def choose_backend(call: AttentionCall, gpu: Gpu, torch_version: tuple[int, int]
         "flash": _flash_can(call, gpu) and torch.backends.cuda.flash_sdp_enabled(),
         "efficient": _efficient_can(call, gpu) and torch.backends.cuda.mem_efficient_sdp_enabled(),
     }
-    cudnn_first = gpu.compute_capability[0] in (9, 10) and torch_version >= (2, 11)
+    cudnn_first = _is_datacenter(gpu) and torch_version >= (2, 11)
     order = ("cudnn", "flash", "efficient") if cudnn_first else ("flash", "efficient", "cudnn")
     return next((name for name in order if usable[name]), "math")
+
+
+def _is_datacenter(gpu: Gpu) -> bool:
+    """Hopper and datacenter Blackwell, for which torch prefers cuDNN since the bundled one is 9.15 or later."""
+    return gpu.vendor == "nvidia" and gpu.compute_capability[0] in (9, 10)
 
 
 def _cudnn_can(call: AttentionCall, gpu: Gpu) -> bool:
@@ -57,7 +62,7 @@ def _cudnn_can(call: AttentionCall, gpu: Gpu) -> bool:
         and call.last_stride_one
         and call.head_dim_qk % 8 == 0
         and call.head_dim_v % 8 == 0
-        and max(call.head_dim_qk, call.head_dim_v) <= 128
+        and max(call.head_dim_qk, call.head_dim_v) <= (256 if _is_datacenter(gpu) else 128)
         and call.length_k > 1
         and not call.mask_needs_grad
         and not call.deterministic
@@ -122,7 +127,9 @@ def attend(
         is_causal=is_causal,
         dropout=dropout_p,
         needs_grad=needs_grad,
-        last_stride_one=all(t.stride(-1) == 1 or t.size(-1) == 1 for t in (query, key, value)),
+        last_stride_one=all(
+            t.stride(-1) == 1 or t.size(-1) == 1 for t in (query, key, value, attn_mask) if t is not None
+        ),
         is_four_dimensional=query.dim() == 4,
         deterministic=torch.are_deterministic_algorithms_enabled(),
     )
@@ -136,7 +143,7 @@ def attend(
     bias = _as_bias(attn_mask, query.dtype)
     if backend == "cudnn":
         return aten._scaled_dot_product_cudnn_attention(
-            query, key, value, _broadcast(bias, query, key), needs_grad, dropout_p, is_causal, False, scale=scale
+            query, key, value, bias, needs_grad, dropout_p, is_causal, False, scale=scale
         )[0]
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, _padded_bias(bias, query, key), needs_grad, dropout_p, is_causal, scale=scale
@@ -157,12 +164,8 @@ def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, p: float, causal: 
 def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     if mask is None or mask.dtype != torch.bool:
         return mask
-    bias = torch.zeros_like(mask, dtype=dtype)
-    return bias.masked_fill_(mask.logical_not(), float("-inf"))
-
-
-def _broadcast(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-    return None if bias is None else bias.expand(q.size(0), q.size(1), q.size(2), k.size(2))
+    kept, masked = (torch.scalar_tensor(value, dtype=dtype, device=mask.device) for value in (0.0, float("-inf")))
+    return torch.where(mask, kept, masked)
 
 
 def _padded_bias(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
@@ -172,4 +175,4 @@ def _padded_bias(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) ->
     if bias.size(-1) % 16:
         length = bias.size(-1)
         bias = torch.nn.functional.pad(bias, (0, -length % 16))[..., :length]
-    return _broadcast(bias, q, k)
+    return bias.expand(q.size(0), q.size(1), q.size(2), k.size(2))

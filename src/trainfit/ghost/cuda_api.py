@@ -82,6 +82,7 @@ def _answers(gpu: Gpu) -> dict[str, Any]:
         "backends.cudnn.is_available": lambda: True,
         "backends.cudnn.is_acceptable": lambda tensor: isinstance(tensor, Ghost) and tensor.is_floating_point(),
         "_use_cudnn_rnn_flatten_weight": lambda: True,
+        "utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: ["cuda", "meta"],  # ghosts group as meta
     }
     silent = (
         "cuda._lazy_init cuda.init cuda.synchronize cuda.empty_cache cuda.set_device cuda.set_rng_state "

@@ -17,8 +17,10 @@ from trainfit import torch_compat
 from trainfit.ghost.answers import answer_scalar
 from trainfit.ghost.kernels import GHOST_KERNELS
 from trainfit.ghost.tensor import META, Ghost, inside_kernel
+from trainfit.ghost.values import follow, learn
 
 aten = torch.ops.aten
+ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
 # Formulas of C++ autograd nodes that add tensors themselves; in every other node an add is the engine summing gradients.
@@ -61,6 +63,8 @@ class GhostMode(torch_compat.TorchDispatchMode):
         kernel = GHOST_KERNELS.get(func, func)
         with inside_kernel():
             result = _wrap(kernel(*args, **kwargs))
+        _state_answers(func, args, result)
+        follow(func, args, kwargs, result)
         if self.listener is not None:
             self.listener(func, args, kwargs, result)
         return result
@@ -72,9 +76,19 @@ class GhostMode(torch_compat.TorchDispatchMode):
         with inside_kernel():
             plain = torch.empty_like(source, dtype=dtype, device=META)
         result = Ghost(plain)
+        learn(result, source.to(dtype))
         if self.listener is not None:
             self.listener(func, (), {}, result)
         return result
+
+
+def _state_answers(func: Any, args: tuple[Any, ...], result: Any) -> None:
+    """Answers other than the usual ones, see answers.py; a known value overrides them afterwards."""
+    if func in ANY_OPS:
+        learn(result, torch.zeros(result.shape, dtype=torch.bool))
+    elif func is aten._amp_foreach_non_finite_check_and_unscale_.default:
+        found_overflow = args[1]
+        found_overflow.stated_value = 0.0
 
 
 def _holds_ghost(values: Sequence[Any]) -> bool:

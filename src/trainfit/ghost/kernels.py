@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from trainfit.ghost.answers import stated_size
+from trainfit.torch_compat import suggest_memory_format
+from trainfit.ghost.answers import count_nonzero, count_unique
 
 aten = torch.ops.aten
 
@@ -104,13 +105,44 @@ def _rnn_backward(
     return _like(x), _like(hx), grad_cx, grads if output_mask[3] else [x.new_empty(0) for _ in weights]
 
 
+def _convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return _in_format(aten.convolution.default(x, weight, *rest), _cudnn_format(x, weight))
+
+
+def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> tuple[Any, ...]:
+    grad_x, grad_weight, grad_bias = aten.convolution_backward.default(grad, x, weight, *rest)
+    layout = _cudnn_format(x, weight)
+    grad_x = None if grad_x is None else _in_format(grad_x, layout)
+    return grad_x, None if grad_weight is None else _in_format(grad_weight, layout), grad_bias
+
+
+def _cudnn_format(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """cuDNN computes channels-last as soon as the input or the weight is (ATen/native/ConvUtils.h)."""
+    if x.dtype == torch.float64 or weight.dtype == torch.float64:
+        return torch.contiguous_format
+    formats = {suggest_memory_format(_as_images(t)) for t in (x, weight)}
+    return next((f for f in (torch.channels_last, torch.channels_last_3d) if f in formats), torch.contiguous_format)
+
+
+def _as_images(x: torch.Tensor) -> torch.Tensor:
+    """One-dimensional convolutions run as two-dimensional ones of height 1."""
+    return x.unsqueeze(2) if x.dim() == 3 else x
+
+
+def _in_format(x: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    if layout is torch.contiguous_format:
+        return _like(x)
+    laid_out = torch.empty_like(_as_images(x), memory_format=layout)
+    return laid_out.squeeze(2) if x.dim() == 3 else laid_out
+
+
 def _nonzero(x: torch.Tensor) -> torch.Tensor:
     # CUDA writes the coordinates transposed, hence the strides.
-    return x.new_empty((x.dim(), stated_size("aten.nonzero")), dtype=torch.int64).t()
+    return x.new_empty((x.dim(), count_nonzero("aten.nonzero", x)), dtype=torch.int64).t()
 
 
 def _masked_select(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(stated_size("aten.masked_select"))
+    return x.new_empty(count_nonzero("aten.masked_select", mask))
 
 
 def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Tensor:
@@ -118,7 +150,7 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Ten
     expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
-            found = stated_size("indexing with a boolean mask")
+            found = count_nonzero("indexing with a boolean mask", index)
             expanded += [index.new_empty(found, dtype=torch.int64) for _ in range(index.dim())]
         else:
             expanded.append(index)
@@ -126,11 +158,13 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Ten
 
 
 def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    size = stated_size("aten.unique")
+    size = count_unique(x)
     return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
 
 
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
     aten._fused_rms_norm.default: _rms_norm,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten._cudnn_rnn.default: _rnn,

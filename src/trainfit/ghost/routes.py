@@ -22,6 +22,15 @@ aten = torch.ops.aten
 RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
+CUDA_KERNELS_OVER_COMPOSITES = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
+"""Ops with a CUDA kernel beside their composite body: a build without CUDA would take the body apart."""
+
+
+def never_reached(*args: Any, **kwargs: Any) -> Any:
+    """Registered for the CUDA key so that the dispatcher knows of a kernel; the dispatch mode answers before it."""
+    raise AssertionError("a ghost op reached the CUDA key below the dispatch mode")
+
+
 def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Callable[..., Any]]:
     """Replacement bodies by op name with overload, for ghosts on the given GPU."""
     routes: dict[str, Callable[..., Any]] = {

@@ -40,8 +40,12 @@ def place_model(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
 def place_batch(batch: Mapping[str, Any] | tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The batch's tensors on the ghost GPU, as positional and keyword arguments of the model."""
 
+    moved: dict[int, torch.Tensor] = {}  # labels are often the very tensor that the inputs are
+
     def move(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to("cuda").requires_grad_(tensor.requires_grad)
+        if id(tensor) not in moved:
+            moved[id(tensor)] = tensor.detach().to("cuda").requires_grad_(tensor.requires_grad)
+        return moved[id(tensor)]
 
     if isinstance(batch, Mapping):
         return (), torch_compat.tree_map_only(torch.Tensor, move, dict(batch))

@@ -1,0 +1,227 @@
+"""Workloads whose time is arithmetic: matrix products, attention, convolutions, recurrent layers.
+
+Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside. Shapes are those of models: tokens by
+hidden sizes, heads by head sizes, feature maps; and a coarse grid over everything else.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+Workload = Callable[[], Any]
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+HIDDEN = (256, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
+MAX_MACS = {BF16: 3e12, FP16: 1e12, FP32: 1.5e11}
+"""Products beyond this are as efficient as the largest below, and would take too long."""
+
+
+def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    return torch.randn(*shape, device="cuda", dtype=dtype)
+
+
+def linear(rows: int, width: int, depth: int, dtype: torch.dtype, bias: bool) -> None:
+    """A linear layer's product and those of its backward pass, for a weight of shape (width, depth)."""
+    x, weight = _randn(rows, depth, dtype=dtype), _randn(width, depth, dtype=dtype)
+    grad = _randn(rows, width, dtype=dtype)
+    if bias:
+        torch.addmm(_randn(width, dtype=dtype), x, weight.t())
+        torch.addmm(_randn(width, dtype=dtype), x, weight.t().contiguous())
+        return
+    torch.mm(x, weight.t())
+    torch.mm(grad, weight)
+    torch.mm(grad.t(), x)
+
+
+def conv1d_style_linear(rows: int, width: int, depth: int, dtype: torch.dtype) -> None:
+    """The same with the weight stored as (depth, width), as GPT-2 does."""
+    x, weight, grad = _randn(rows, depth, dtype=dtype), _randn(depth, width, dtype=dtype), _randn(rows, width, dtype=dtype)
+    torch.mm(x, weight)
+    torch.mm(grad, weight.t())
+    torch.mm(x.t(), grad)
+
+
+def linear_shapes(tokens: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
+    for rows, hidden in itertools.product(tokens, HIDDEN):
+        for width, depth in ((1, 1), (3, 1), (4, 1), (1, 4)):
+            yield rows, width * hidden, depth * hidden
+    for rows, hidden in itertools.product(tokens, (768, 1024, 2048, 4096)):
+        for vocabulary in (30522, 32000, 50257, 128256):
+            yield rows, vocabulary, hidden
+        yield rows, 11 * hidden // 4, hidden
+        yield rows, hidden, 11 * hidden // 4
+        yield rows, hidden // 4, hidden
+
+
+def grid_shapes() -> Iterator[tuple[int, int, int]]:
+    sizes = (64, 128, 320, 512, 1152, 2048, 6144, 16384)
+    yield from itertools.product(sizes, sizes, sizes)
+    yield from itertools.product((16, 200, 1000, 3000), (16, 200, 1000, 3000), (16, 200, 1000, 3000))
+
+
+def matmuls(dtype: torch.dtype, tokens: tuple[int, ...], every: int) -> list[Workload]:
+    shapes = [shape for shape in (*linear_shapes(tokens), *grid_shapes()) if _macs(shape) <= MAX_MACS[dtype]]
+    chosen = shapes[::every]
+    plain = [partial(linear, *shape, dtype, False) for shape in chosen]
+    biased = [partial(linear, *shape, dtype, True) for shape in chosen[::3]]
+    transposed = [partial(conv1d_style_linear, *shape, dtype) for shape in chosen[1::4]]
+    return [*plain, *biased, *transposed]
+
+
+def batched_product(batch: int, rows: int, columns: int, depth: int, dtype: torch.dtype) -> None:
+    """Attention's products without a fused kernel: q k^T, p v, and their gradients."""
+    a, b = _randn(batch, rows, depth, dtype=dtype), _randn(batch, columns, depth, dtype=dtype)
+    scores = torch.bmm(a, b.transpose(1, 2))
+    torch.bmm(scores, b)
+    torch.bmm(scores.transpose(1, 2), a)
+    torch.baddbmm(scores, a, b.transpose(1, 2), beta=0.0, alpha=0.125)
+
+
+def batched_products() -> list[Workload]:
+    shapes = [
+        *itertools.product((8, 48, 192), (128, 512, 1024), (128, 512, 1024), (32, 64, 128)),
+        *itertools.product((16, 96), (2048,), (2048,), (64, 128)),
+        *itertools.product((2, 8, 64), (64, 256, 1024), (1024, 4096), (256, 1024)),
+        (1, 32, 2048, 1), (4, 64, 2048, 1), (1, 64, 1024, 1),
+    ]  # fmt: skip
+    chosen = [(*shape, dtype) for shape in shapes for dtype in (BF16, FP32)]
+    return [partial(batched_product, *shape) for shape in chosen]
+
+
+def grouped_product(tokens: int, experts: int, width: int, depth: int) -> None:
+    a = _randn(tokens, depth, dtype=BF16).requires_grad_()
+    b = _randn(experts, depth, width, dtype=BF16).requires_grad_()
+    offsets = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * (tokens // experts)
+    F.grouped_mm(a, b, offs=offsets).sum().backward()
+
+
+def grouped_products() -> list[Workload]:
+    return [
+        partial(grouped_product, tokens, experts, width, depth)
+        for tokens, experts in ((2048, 8), (8192, 8), (16384, 64))
+        for width, depth in ((1024, 1024), (4096, 1024), (1024, 4096), (3584, 2048))
+    ]
+
+
+def attention(
+    backend: SDPBackend, dtype: torch.dtype, batch: int, heads: int, kv_heads: int, seq: int, dim: int, causal: bool,
+    dropout: float, mask: bool,
+) -> None:  # fmt: skip
+    """Scaled dot product attention and its backward pass, on tensors laid out as projections leave them."""
+
+    def project(num_heads: int) -> torch.Tensor:
+        return _randn(batch, seq, num_heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
+
+    query, key, value = project(heads), project(kv_heads), project(kv_heads)
+    bias = _randn(batch, 1, seq, seq, dtype=dtype) if mask else None
+    with sdpa_kernel(backend):
+        out = F.scaled_dot_product_attention(
+            query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal, enable_gqa=heads != kv_heads
+        )
+        out.transpose(1, 2).reshape(batch, seq, heads * dim).backward(_randn(batch, seq, heads * dim, dtype=dtype))
+
+
+def attentions() -> list[Workload]:
+    cudnn, flash, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
+    cases: list[tuple[Any, ...]] = []
+    for seq, causal in itertools.product((128, 256, 512, 1024, 2048, 4096, 8192), (True, False)):
+        batch = max(1, 16384 // seq)
+        for backend, dim in itertools.product((cudnn, flash), (64, 128)):
+            cases.append((backend, BF16, batch, 16, 16, seq, dim, causal, 0.0, False))
+        for dim in (64, 128):
+            cases.append((efficient, BF16, batch, 16, 16, seq, dim, causal, 0.0, False))
+        if seq <= 4096:
+            cases += [(efficient, FP32, batch, 16, 16, seq, dim, causal, 0.0, False) for dim in (64, 128)]
+    for seq, backend, causal in itertools.product((512, 2048), (cudnn, flash, efficient), (True, False)):
+        batch = 8192 // seq
+        for dim in (32, 80, 96, 256):
+            cases.append((backend, BF16, batch, 12, 12, seq, dim, causal, 0.0, False))
+        cases.append((backend, BF16, 1, 12, 12, seq, 64, causal, 0.0, False))
+        cases.append((backend, BF16, batch, 12, 12, seq, 64, causal, 0.1, False))
+        cases.append((backend, FP16, batch, 12, 12, seq, 64, causal, 0.0, False))
+        cases.append((backend, BF16, batch, 32, 8, seq, 64, causal, 0.0, False))
+    for seq, dim, dropout in itertools.product((256, 512, 1024, 2048), (64, 128), (0.0, 0.1)):
+        batch = 8192 // seq
+        cases.append((cudnn, BF16, batch, 12, 12, seq, dim, False, dropout, True))
+        cases.append((efficient, BF16, batch, 12, 12, seq, dim, False, dropout, True))
+        cases.append((efficient, FP32, batch, 12, 12, seq, dim, False, dropout, True))
+        cases.append((efficient, FP32, batch, 12, 12, seq, dim, False, 0.1, False))
+    return [partial(attention, *case) for case in cases]
+
+
+def convolution(make: Callable[..., nn.Module], shape: tuple[int, ...], dtype: torch.dtype, nhwc: bool) -> None:
+    layer = make(device="cuda", dtype=dtype)
+    x = _randn(*shape, dtype=dtype)
+    if nhwc:
+        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+    x.requires_grad_()
+    out = layer(x)
+    out.backward(torch.randn_like(out))
+
+
+def convolutions() -> list[Workload]:
+    conv = partial
+    layers: list[tuple[Any, tuple[int, ...]]] = [
+        (conv(nn.Conv2d, 3, 64, 7, stride=2, padding=3, bias=False), (64, 3, 224, 224)),
+        (conv(nn.Conv2d, 3, 96, 4, stride=4), (32, 3, 224, 224)),
+        (conv(nn.Conv2d, 3, 768, 16, stride=16), (32, 3, 224, 224)),
+        (conv(nn.Conv2d, 4, 128, 3, padding=1), (8, 4, 64, 64)),
+    ]
+    for batch in (32, 64):
+        for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
+            layers.append((conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False), (batch, channels, size, size)))
+            wide = 4 * channels
+            layers.append((conv(nn.Conv2d, channels, wide, 1, bias=False), (batch, channels, size, size)))
+            layers.append((conv(nn.Conv2d, wide, channels, 1, bias=False), (batch, wide, size, size)))
+    for channels, size in ((64, 56), (128, 28), (256, 14)):
+        doubled = (32, 4 * channels, size, size)
+        layers.append((conv(nn.Conv2d, 4 * channels, 8 * channels, 1, stride=2, bias=False), doubled))
+        down = (32, 2 * channels, size, size)
+        layers.append((conv(nn.Conv2d, 2 * channels, 2 * channels, 3, stride=2, padding=1, bias=False), down))
+    for channels, size in ((64, 128), (128, 64), (256, 32), (320, 64), (512, 32), (640, 32), (1280, 16)):
+        layers.append((conv(nn.Conv2d, channels, channels, 3, padding=1), (8, channels, size, size)))
+        layers.append((conv(nn.Conv2d, 2 * channels, channels, 3, padding=1), (4, 2 * channels, size, size)))
+        layers.append((conv(nn.Conv2d, channels, channels, 1), (8, channels, size, size)))
+    for channels, size in ((96, 56), (192, 28), (384, 14), (768, 7)):
+        depthwise = conv(nn.Conv2d, channels, channels, 7, padding=3, groups=channels)
+        layers.append((depthwise, (32, channels, size, size)))
+        layers.append((conv(nn.Conv2d, channels, 2 * channels, 2, stride=2), (32, channels, size, size)))
+        layers.append((conv(nn.Conv2d, channels, channels, 3, padding=1, groups=channels), (32, channels, size, size)))
+    for channels, size in ((512, 16), (256, 32), (128, 64)):
+        layers.append((conv(nn.ConvTranspose2d, channels, channels // 2, 2, stride=2), (8, channels, size, size)))
+    for channels, length in ((80, 3000), (384, 3000), (512, 1500)):
+        layers.append((conv(nn.Conv1d, channels, 512, 3, padding=1), (8, channels, length)))
+        layers.append((conv(nn.Conv1d, channels, 512, 3, padding=1, stride=2), (8, channels, length)))
+    layers.append((conv(nn.Conv1d, 1, 512, 10, stride=5), (8, 1, 80000)))
+    layers.append((conv(nn.Conv1d, 512, 512, 3, stride=2), (8, 512, 15999)))
+    layers.append((conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (8, 768, 499)))
+    cases = []
+    for (make, shape), dtype, nhwc in itertools.product(layers, (FP32, BF16, FP16), (False, True)):
+        if (nhwc and len(shape) != 4) or (dtype is FP16 and nhwc):
+            continue
+        cases.append(partial(convolution, make, shape, dtype, nhwc))
+    return cases
+
+
+def recurrent(kind: type[nn.RNNBase], batch: int, seq: int, width: int, layers: int, both: bool, dtype: torch.dtype) -> None:
+    rnn = kind(width, width, layers, batch_first=True, bidirectional=both, device="cuda", dtype=dtype)
+    x = _randn(batch, seq, width, dtype=dtype).requires_grad_()
+    out, _ = rnn(x)
+    out.backward(torch.randn_like(out))
+
+
+def recurrents() -> list[Workload]:
+    kinds: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
+    sizes = ((32, 64, 256, 1, False), (64, 128, 512, 2, False), (64, 128, 512, 2, True), (32, 256, 1024, 2, False))
+    return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
+
+
+def _macs(shape: tuple[int, int, int]) -> float:
+    return float(shape[0]) * shape[1] * shape[2]

@@ -1,0 +1,217 @@
+"""GPU time of every aten op that a piece of torch code runs, forward and backward.
+
+In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars).
+
+`OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that the
+profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of its
+kernels' times, which is what a step pays when the CPU is ahead, and has no launch gaps in it. Every op is timed warm
+(run again and again on the same tensors) and cold (after a buffer larger than L2 was read).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from trainfit.torch_compat import TorchDispatchMode, gpu_marker, tree_flatten
+
+FLUSH_BYTES = 256 * 2**20
+"""Read between cold runs; larger than any GPU's L2."""
+MARKERS_PER_SESSION = 8192
+"""A profiler session is closed after so many, so that its buffers stay small."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One op as it was called, in JSON's terms (see `describe`), and the median of its kernels' times."""
+
+    op: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    outputs: list[str]
+    warm_ns: int
+    cold_ns: int
+    num_kernels: int
+    kernel: str
+    """Name of the longest kernel."""
+
+
+class Kernel(NamedTuple):
+    start_ns: int
+    duration_ns: int
+    name: str
+
+
+class _Run(NamedTuple):
+    """What follows a marker: a run of call `call`, or something that is not counted (None)."""
+
+    call: int | None
+    is_cold: bool
+
+
+class OpTimer(TorchDispatchMode):
+    """Times the ops that run inside it; `samples` closes the books."""
+
+    def __init__(self, repeats: int, known: set[str]) -> None:
+        super().__init__()
+        self._repeats = repeats
+        self._known = known  # signatures that need no second measurement; grows
+        self._flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
+        self._calls: list[tuple[str, list[Any], dict[str, Any], list[str]]] = []
+        self._runs: list[_Run] = []
+
+    @property
+    def num_markers(self) -> int:
+        return len(self._runs)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
+        signature = f"{func}{described_args}{described_kwargs}"
+        if signature in self._known or not _is_on_gpu(args, kwargs):
+            return func(*args, **kwargs)
+        self._known.add(signature)
+        call = len(self._calls)
+        result = func(*args, **kwargs)
+        outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+        self._calls.append((str(func), described_args, described_kwargs, outputs))
+        for _ in range(self._repeats):
+            self._mark(call, is_cold=False)
+            func(*args, **kwargs)
+        for _ in range(self._repeats):
+            self._mark(None, is_cold=True)
+            self._flush.sum()
+            self._mark(call, is_cold=True)
+            func(*args, **kwargs)
+        self._mark(None, is_cold=False)
+        return result
+
+    def samples(self, kernels: list[Kernel], marker: str) -> Iterator[Sample]:
+        """One sample per call, from the session's kernels in the order in which they ran."""
+        segments = split_at_markers(kernels, marker)
+        if len(segments) != len(self._runs):
+            raise RuntimeError(f"{len(self._runs)} markers were launched and {len(segments)} profiled")
+        warm: dict[int, list[int]] = {}
+        cold: dict[int, list[int]] = {}
+        longest: dict[int, list[Kernel]] = {}
+        for run, segment in zip(self._runs, segments, strict=True):
+            if run.call is not None:
+                times = cold if run.is_cold else warm
+                times.setdefault(run.call, []).append(sum(kernel.duration_ns for kernel in segment))
+                longest[run.call] = segment
+        for call, (op, args, kwargs, outputs) in enumerate(self._calls):
+            if len(cold.get(call, ())) < self._repeats:
+                continue  # the workload failed in the middle of it
+            segment = longest[call]
+            yield Sample(
+                op=op,
+                args=args,
+                kwargs=kwargs,
+                outputs=outputs,
+                warm_ns=round(statistics.median(warm[call])),
+                cold_ns=round(statistics.median(cold[call])),
+                num_kernels=len(segment),
+                kernel=max(segment, key=lambda kernel: kernel.duration_ns).name if segment else "",
+            )
+
+    def _mark(self, call: int | None, is_cold: bool) -> None:
+        self._runs.append(_Run(call, is_cold))
+        gpu_marker()
+
+
+def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
+    """Samples of all ops of the workloads, and one line of text for each workload that failed."""
+    marker = marker_name()
+    pending = list(workloads)
+    while pending:
+        timer = OpTimer(repeats, known)
+        failures = []
+        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+            while pending and timer.num_markers < MARKERS_PER_SESSION:
+                workload = pending.pop(0)
+                try:
+                    with timer:
+                        workload()
+                except (RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:
+                    failures.append(f"{workload}: {type(error).__name__}: {error}".splitlines()[0][:200])
+            torch.cuda.synchronize()
+        yield from timer.samples(gpu_kernels(profiler), marker)
+        yield from failures
+        torch.cuda.empty_cache()
+
+
+def marker_name() -> str:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        gpu_marker()
+        torch.cuda.synchronize()
+    kernels = gpu_kernels(profiler)
+    if len(kernels) != 1:
+        raise RuntimeError(f"the profiler saw {len(kernels)} kernels where one was launched")
+    return kernels[0].name
+
+
+def gpu_kernels(profiler: Any) -> list[Kernel]:
+    """Kernels, copies and fills of a closed profiler session, in the order in which they ran."""
+    kernels = [
+        Kernel(event.start_ns(), event.duration_ns(), event.name())
+        for event in profiler.profiler.kineto_results.events()
+        if event.device_type() == torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]
+        and not event.name().startswith(("Optimizer.", "Profiler"))  # annotations stand on the GPU's rows too
+    ]
+    return sorted(kernels)
+
+
+def split_at_markers(kernels: list[Kernel], marker: str) -> list[list[Kernel]]:
+    """The kernels after each marker; those before the first belong to nobody."""
+    segments: list[list[Kernel]] = []
+    for kernel in kernels:
+        if kernel.name == marker:
+            segments.append([])
+        elif segments:
+            segments[-1].append(kernel)
+    return segments
+
+
+def describe(value: Any) -> Any:
+    """An argument in JSON's terms. A tensor on the GPU is "bfloat16[8,4]{1,8}" (strides only if not contiguous).
+
+    Runs of equal tensors in a list become "3*bfloat16[8,4]"; a tensor of the host is None, as in a trace.
+    """
+    if isinstance(value, torch.Tensor):
+        if not value.is_cuda:
+            return None
+        text = f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
+        return text if value.is_contiguous() else f"{text}{{{','.join(map(str, value.stride()))}}}"
+    if isinstance(value, (list, tuple)):
+        return _run_lengths([describe(item) for item in value])
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+
+
+def _run_lengths(items: list[Any]) -> list[Any]:
+    packed: list[Any] = []
+    position = 0
+    while position < len(items):
+        end = position
+        while end < len(items) and items[end] == items[position]:
+            end += 1
+        is_tensor = isinstance(items[position], str) and "[" in items[position]
+        if is_tensor and end - position > 1:
+            packed.append(f"{end - position}*{items[position]}")
+        else:
+            packed += items[position:end]
+        position = end
+    return packed
+
+
+def _is_on_gpu(args: Any, kwargs: Any) -> bool:
+    leaves = tree_flatten((args, kwargs))[0]
+    if any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in leaves):
+        return True
+    return any(isinstance(leaf, torch.device) and leaf.type == "cuda" for leaf in leaves)

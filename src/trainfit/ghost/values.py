@@ -1,0 +1,104 @@
+"""Values that are known although they are on the ghost GPU: small integer and boolean tensors that came from the host.
+
+Masks, lengths and token ids steer a program (`if mask.all()`), and the batch that the user passed has them. Such a tensor
+has a mirror on the CPU, kept per storage, so that every view of it is known too; ops whose tensor arguments are all known
+are run on the mirrors as well. Writing something unknown into a storage makes it unknown.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+
+from trainfit import torch_compat
+from trainfit.ghost.tensor import Ghost
+
+LARGEST_MIRROR_BYTES = 2**20
+_mirrors: dict[int, torch.Tensor] = {}  # address of a ghost's storage -> its bytes
+_ends: dict[int, weakref.ref[Any]] = {}
+
+
+def known_value(ghost: torch.Tensor) -> torch.Tensor | None:
+    """The values of a ghost as a CPU tensor that shares memory with the mirror, or None when they are unknown."""
+    mirror = _mirrors.get(ghost.untyped_storage()._cdata)
+    if mirror is None:
+        return None
+    with torch_compat.host_kernels():
+        return mirror.view(ghost.dtype).as_strided(ghost.shape, ghost.stride(), ghost.storage_offset())
+
+
+def is_known(ghost: torch.Tensor) -> bool:
+    return ghost.untyped_storage()._cdata in _mirrors
+
+
+def learn(ghost: torch.Tensor, values: torch.Tensor) -> None:
+    """From now on the ghost has these values, if they are of the kind that is worth knowing."""
+    storage = ghost.untyped_storage()
+    if ghost.dtype.is_floating_point or ghost.dtype.is_complex or not 0 < storage.nbytes() <= LARGEST_MIRROR_BYTES:
+        return
+    address = storage._cdata
+    with torch_compat.host_kernels():
+        _mirrors[address] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+        _ends[address] = weakref.ref(storage, functools.partial(_forget, address))
+        known_value(ghost).copy_(values)  # type: ignore[union-attr]
+
+
+def forget_all() -> None:
+    _mirrors.clear()
+    _ends.clear()
+
+
+def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """After an op ran on ghosts: run it on the mirrors too if all it read is known, otherwise what it wrote is unknown."""
+    writes = func._schema.name.endswith("_")
+    if writes:
+        target = args[0]
+        if isinstance(target, Ghost) and is_known(target) and _run_on_mirrors(func, args, kwargs) is None:
+            _forget(target.untyped_storage()._cdata)
+        return
+    if not isinstance(result, Ghost) or result.dtype.is_floating_point or result.dtype.is_complex:
+        return
+    if result.untyped_storage().nbytes() > LARGEST_MIRROR_BYTES or is_known(result):
+        return  # too large, or a view of what is known
+    values = _run_on_mirrors(func, args, kwargs)
+    if values is not None:
+        learn(result, values)
+
+
+def _run_on_mirrors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
+    """The op's result on the CPU, or None when an argument is unknown or the op cannot run there."""
+    if torch.Tag.nondeterministic_seeded in func.tags or func in _NEVER_KNOWN:
+        return None
+    unknown = False
+
+    def mirrored(value: torch.Tensor) -> torch.Tensor | None:
+        nonlocal unknown
+        found = known_value(value) if isinstance(value, Ghost) else value
+        unknown = unknown or found is None or found.is_meta
+        return found
+
+    cpu_args, cpu_kwargs = torch_compat.tree_map_only(torch.Tensor, mirrored, (args, kwargs))
+    if unknown:
+        return None
+    if cpu_kwargs.get("device") is not None:
+        cpu_kwargs = {**cpu_kwargs, "device": torch.device("cpu")}
+    with torch_compat.host_kernels():
+        try:
+            values = func(*cpu_args, **cpu_kwargs)
+        except (RuntimeError, NotImplementedError):
+            return None  # CUDA has a kernel for it and the CPU has not: the result stays unknown
+    return values if isinstance(values, torch.Tensor) else None
+
+
+_NEVER_KNOWN = frozenset(
+    {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default, torch.ops.aten.empty_like.default}
+    | {torch.ops.aten.new_empty.default, torch.ops.aten.new_empty_strided.default}
+)
+
+
+def _forget(address: int, _end: object = None) -> None:
+    _mirrors.pop(address, None)
+    _ends.pop(address, None)
