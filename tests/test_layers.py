@@ -25,6 +25,8 @@ ALLOWED = {
     "ghost": {"errors", "gpus", "torch_compat"},
     "trace": {"errors", "ghost", "gpus", "records", "step", "torch_compat"},
     "simulate": {"records"},
+    "cost": {"errors", "gpus", "records"},
+    "calibrate": {"errors", "torch_compat"},
     "presets": {"errors", "step"},
     "report": {"gpus", "records", "units"},
     "targets": {"errors", "presets", "step"},
@@ -33,7 +35,7 @@ ALLOWED = {
     "__init__": {"errors", "step"},
     "__main__": {"cli"},
 }
-IMPORT_TORCH = {"ghost", "trace", "presets", "torch_compat"}
+IMPORT_TORCH = {"calibrate", "ghost", "trace", "presets", "torch_compat"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, Trace
+from trainfit.records import OUTPUT, Category, MemoryEvent, Op, Phase, Section, Storage, Trace
 from trainfit.simulate.allocator import AllocatorMode
 from trainfit.simulate.memory import simulate_memory
 
@@ -22,13 +22,13 @@ class Hidden:
     """Hidden memory by op name."""
 
     temporaries_by_name: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    workspaces_by_name: Mapping[str, int] = field(default_factory=dict)
+    workspaces_by_name: Mapping[str, tuple[tuple[str, int], ...]] = field(default_factory=dict)
 
     def temporaries(self, op: Op) -> tuple[int, ...]:
         return self.temporaries_by_name.get(op.name, ())
 
-    def workspace_bytes(self, op: Op) -> int:
-        return self.workspaces_by_name.get(op.name, 0)
+    def workspaces(self, op: Op) -> tuple[tuple[str, int], ...]:
+        return self.workspaces_by_name.get(op.name, ())
 
 
 NOTHING_HIDDEN = Hidden()
@@ -177,7 +177,7 @@ def test_a_workspace_is_allocated_at_its_first_use_and_stays(mode: AllocatorMode
         ["0 +out", "3 -out"],
         [make_op("mm"), make_op("mm"), make_op("mm", Phase.BACKWARD), make_op("add", Phase.OPTIMIZER)],
     )
-    timeline = simulate_memory(trace, Hidden(workspaces_by_name={"mm": 32 * MIB}), mode)
+    timeline = simulate_memory(trace, Hidden(workspaces_by_name={"mm": (("cublas", 32 * MIB),)}), mode)
     assert timeline.peak_allocated_bytes == (20 + 32 + 32) * MIB
     assert dict(timeline.breakdown_bytes)[Category.WORKSPACES] == 64 * MIB
     assert timeline.points[-1].bytes_by_category == by_category(workspaces=64 * MIB)
@@ -194,8 +194,17 @@ def test_a_workspace_is_allocated_at_its_first_use_and_stays(mode: AllocatorMode
 )
 def test_workspaces_belong_to_the_main_and_the_autograd_thread(phases: tuple[Phase, ...], num_workspaces: int) -> None:
     trace = one_section({}, [], [make_op("mm", phase) for phase in phases])
-    timeline = simulate_memory(trace, Hidden(workspaces_by_name={"mm": 8_519_680}), "expandable")
+    timeline = simulate_memory(trace, Hidden(workspaces_by_name={"mm": (("cublas", 8_519_680),)}), "expandable")
     assert timeline.peak_allocated_bytes == num_workspaces * 8_519_680
+
+
+@BOTH_MODES
+def test_each_library_has_a_workspace_per_thread(mode: AllocatorMode) -> None:
+    trace = one_section({}, [], [make_op("mm"), make_op("addmm"), make_op("addmm", Phase.BACKWARD)])
+    cublas, cublaslt = ("cublas", 32 * MIB), ("cublaslt", MIB)
+    hidden = Hidden(workspaces_by_name={"mm": (cublas,), "addmm": (cublas, cublaslt)})
+    timeline = simulate_memory(trace, hidden, mode)
+    assert timeline.peak_allocated_bytes == 2 * (32 + 1) * MIB
 
 
 # Which of two requests finds the one free block of 20 MiB, left by `build`, shows in what is reserved:
@@ -203,8 +212,9 @@ def test_workspaces_belong_to_the_main_and_the_autograd_thread(phases: tuple[Pha
 @pytest.mark.parametrize(
     ("hidden", "reserved_mib"),
     [
-        pytest.param(Hidden(temporaries_by_name={"mm": (20 * MIB,)}), 40, id="temporaries come after the outputs"),
-        pytest.param(Hidden(workspaces_by_name={"mm": 20 * MIB}), 32, id="the workspace comes before the outputs"),
+        pytest.param(Hidden({"mm": (20 * MIB,)}), 40, id="temporaries come after the outputs"),
+        pytest.param(Hidden({"mm": (20 * MIB, OUTPUT)}), 32, id="unless the kernel makes them first"),
+        pytest.param(Hidden(workspaces_by_name={"mm": (("cublas", 20 * MIB),)}), 40, id="workspaces come last"),
     ],
 )
 def test_order_of_hidden_memory(hidden: Hidden, reserved_mib: int) -> None:
@@ -219,6 +229,13 @@ def test_order_of_hidden_memory(hidden: Hidden, reserved_mib: int) -> None:
         steady_step=["micro_batch"],
     )
     assert simulate_memory(trace, hidden, "classic").peak_reserved_bytes == reserved_mib * MIB
+
+
+@BOTH_MODES
+def test_a_temporary_may_go_before_an_output_comes(mode: AllocatorMode) -> None:
+    trace = one_section({"out": (20 * MIB, Category.GRADIENTS)}, ["0 +out", "0 -out"], [make_op("sort")])
+    timeline = simulate_memory(trace, Hidden({"sort": (40 * MIB, 2 * MIB, -40 * MIB, OUTPUT)}), mode)
+    assert timeline.peak_allocated_bytes == 42 * MIB
 
 
 @BOTH_MODES
@@ -246,7 +263,7 @@ def test_an_op_without_events_can_be_the_peak_and_the_next_op_shows_the_end_of_i
         ["0 +saved", "3 -saved"],
         [make_op("forward"), make_op("sort_"), make_op("cumsum_"), make_op("backward", Phase.BACKWARD)],
     )
-    timeline = simulate_memory(trace, Hidden({"sort_": (20 * MIB, 0), "cumsum_": (512,)}), mode)
+    timeline = simulate_memory(trace, Hidden({"sort_": (20 * MIB,), "cumsum_": (512,)}), mode)
     assert timeline.peak_allocated_bytes == 40 * MIB
     assert timeline.peak_op == 1
     assert [(point.op, sum(point.bytes_by_category)) for point in timeline.points] == [

@@ -59,6 +59,14 @@ class DataDependentShape(TraceError):
     """An op whose output shape depends on values, which a ghost tensor does not have."""
 
 
+class BadDecision(UsageError):
+    """A plan's decision that does not suit the block it is for."""
+
+
+class PlanMismatch(TrainfitError):
+    """A planned block did something else than what was recorded of it."""
+
+
 def did_you_mean(name: str, choices: Sequence[str]) -> str:
     """The start of a hint that names the nearest of `choices`; empty when none is near."""
     wanted = name.strip().lower()

@@ -34,6 +34,11 @@ class Category(StrEnum):
     OTHER = "other"  # buffers and the batch
 
 
+OUTPUT = 0
+"""A step of a kernel's hidden memory. Steps are integers: n > 0 allocates a temporary of n bytes, -n frees the latest one
+of n bytes, OUTPUT stands for the op's next output. Outputs beyond those named come first; what is left is freed last."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRef:
     """One tensor argument or result: a strided window on a storage."""
@@ -163,6 +168,10 @@ class BlockProgram:
     saved: tuple[TensorRef, ...]  # what autograd packed, in order; a storage may come several times
     outputs: tuple[TensorRef, ...]  # the tensors among the block's results, in order
     submodule_outputs: tuple[tuple[str, int], ...]  # (submodule, storage): values that a forward hook can hold
+    saved_after: tuple[int, ...] = ()  # per saved tensor, how many of the ops had run when autograd packed it
+    writes: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (op, storages it overwrites), for ops that do
+    random: tuple[int, ...] = ()  # ops that draw from the default generator
+    opaque: tuple[int, ...] = ()  # ops that cannot be run again from what is written here: what they make is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,3 +179,4 @@ class BlockDecision:
     """What a block keeps between forward and backward; whatever else autograd saved is dropped and replayed."""
 
     kept: tuple[int, ...]  # storage numbers of the block's program, ascending
+    structure: str | None = None  # fingerprint of the program it was made for (any input sizes); None: not checked

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class Step:
     """Everything that one optimizer step needs; the step that is predicted is:
 
-        for each of `micro_batches`: loss(model(batch)).backward() under autocast
-        unscale and clip the gradients if asked, optimizer.step(), optimizer.zero_grad(set_to_none)
+    for each of `micro_batches`: loss(model(batch)).backward() under autocast
+    unscale and clip the gradients if asked, optimizer.step(), optimizer.zero_grad(set_to_none)
     """
 
     model: nn.Module | Callable[[], nn.Module]

@@ -11,28 +11,30 @@ from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format as suggest_memory_format
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_foreach_types
-from torch.utils._device import _device_constructors as device_constructors
+from torch.utils._device import _device_constructors
 from torch.utils._foreach_utils import _foreach_supported_types as _utility_foreach_types
 from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map_only as tree_map_only
+from torch.utils._pytree import tree_unflatten as tree_unflatten
 
 FOREACH_TYPE_LISTS: tuple[list[type], ...] = (_optimizer_foreach_types, _utility_foreach_types)  # type: ignore[assignment]
 """Lists that name the tensor types for which optimizers and clipping choose multi-tensor kernels."""
 
+device_constructors = _device_constructors
 disabled_torch_function = torch._C._disabled_torch_function_impl
 ENGINE_CODE = _engine_run_backward.__code__
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
-next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
 def make_cuda_keyed_subclass(cls: type, meta: torch.Tensor, requires_grad: bool, device: torch.device) -> torch.Tensor:
     """A subclass instance on meta storage whose dispatch keys are those of `device`."""
-    return torch.Tensor._make_subclass(  # type: ignore[attr-defined]
-        cls, meta, requires_grad, dispatch_device=False, device_for_backend_keys=device
-    )
+    return torch.Tensor._make_subclass(cls, meta, requires_grad, dispatch_device=False, device_for_backend_keys=device)
 
 
 @contextlib.contextmanager
@@ -83,4 +85,42 @@ def is_held_by_engine_alone(tensor: torch.Tensor) -> bool:
 
 def gpu_marker() -> None:
     """Launch a kernel that no op uses: it separates stretches of GPU work in a profile."""
-    torch.cuda._sleep(1)  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(1)
+
+
+def is_view(op: torch._ops.OpOverload) -> bool:
+    """Whether the op's result is its argument's storage, seen otherwise."""
+    return any(result.alias_info is not None and not result.alias_info.is_write for result in op._schema.returns)
+
+
+dispatch_modes_off = _disable_current_modes
+"""A context in which no dispatch mode is on."""
+
+CUSTOM_FUNCTION_CODE = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+"""The code of `Function.apply`, by which a stack shows that a custom autograd function is running."""
+
+
+def fake_cpu() -> Any:
+    """A context in which CPU tensors are made without data, and composites take the path they take on the CPU."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, FakeTensor)
+
+
+def active_modes() -> list[Any]:
+    """The dispatch modes that are on, outermost first."""
+    return _get_current_dispatch_mode_stack()
+
+
+@contextlib.contextmanager
+def below_autocast() -> Iterator[None]:
+    """Run ops as they are written, whatever autocast says, and record no graph."""
+    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
+        yield
+
+
+def after_backward(callback: Callable[[], None]) -> None:
+    """Call back when the backward pass now running is done."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]

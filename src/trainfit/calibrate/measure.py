@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainfit.torch_compat import TorchDispatchMode, gpu_marker, tree_flatten
+from trainfit.torch_compat import TorchDispatchMode, gpu_marker, is_view, tree_flatten
 
 FLUSH_BYTES = 256 * 2**20
 """Read between cold runs; larger than any GPU's L2."""
@@ -39,6 +39,10 @@ class Sample:
     num_kernels: int
     kernel: str
     """Name of the longest kernel."""
+
+
+class LostMarkers(Exception):
+    """The profiler dropped events, so kernels cannot be told apart."""
 
 
 class Kernel(NamedTuple):
@@ -73,7 +77,7 @@ class OpTimer(TorchDispatchMode):
         kwargs = kwargs or {}
         described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
         signature = f"{func}{described_args}{described_kwargs}"
-        if signature in self._known or not _is_on_gpu(args, kwargs):
+        if signature in self._known or is_view(func) or not _is_on_gpu(args, kwargs):
             return func(*args, **kwargs)
         self._known.add(signature)
         call = len(self._calls)
@@ -95,7 +99,7 @@ class OpTimer(TorchDispatchMode):
         """One sample per call, from the session's kernels in the order in which they ran."""
         segments = split_at_markers(kernels, marker)
         if len(segments) != len(self._runs):
-            raise RuntimeError(f"{len(self._runs)} markers were launched and {len(segments)} profiled")
+            raise LostMarkers(f"{len(self._runs)} markers were launched and {len(segments)} profiled")
         warm: dict[int, list[int]] = {}
         cold: dict[int, list[int]] = {}
         longest: dict[int, list[Kernel]] = {}
@@ -137,10 +141,13 @@ def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -
                 try:
                     with timer:
                         workload()
-                except (RuntimeError, NotImplementedError, torch.OutOfMemoryError) as error:
+                except Exception as error:  # this torch or this GPU lacks it; the rest is worth having
                     failures.append(f"{workload}: {type(error).__name__}: {error}".splitlines()[0][:200])
             torch.cuda.synchronize()
-        yield from timer.samples(gpu_kernels(profiler), marker)
+        try:
+            yield from timer.samples(gpu_kernels(profiler), marker)
+        except LostMarkers as error:
+            failures.append(str(error))
         yield from failures
         torch.cuda.empty_cache()
 
@@ -211,7 +218,4 @@ def _run_lengths(items: list[Any]) -> list[Any]:
 
 
 def _is_on_gpu(args: Any, kwargs: Any) -> bool:
-    leaves = tree_flatten((args, kwargs))[0]
-    if any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in leaves):
-        return True
-    return any(isinstance(leaf, torch.device) and leaf.type == "cuda" for leaf in leaves)
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in tree_flatten((args, kwargs))[0])

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from trainfit import __version__
-from trainfit.cli import estimate, gpus
+from trainfit.cli import calibrate, estimate, gpus
 from trainfit.errors import TrainfitError
 
 _EXAMPLES = """\
@@ -38,6 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     estimate.add_parser(verbs)
     gpus.add_parser(verbs)
+    calibrate.add_parser(verbs)
     return parser
 
 

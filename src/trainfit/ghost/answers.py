@@ -1,8 +1,8 @@
 """What a ghost answers when a program asks for data.
 
-Known values (`values.py`) are given. Other scalars get a stated answer: True for bool, 1 for numbers, False for `any()`,
-0 for the overflow flag of a GradScaler: the answers of a step in which nothing special happens. Shapes that depend on
-unknown data cannot be guessed: the user states them with `assume_size`, or the trace stops and names the user's line.
+Known values (`values.py`) are given. Other scalars get a stated answer: True for bool, 1 for numbers, False for
+`any()`, 0 for the overflow flag of a GradScaler: the answers of a step in which nothing special happens. Shapes that
+depend on unknown data cannot be guessed: the user states them with `assume_size`, or the trace stops at that line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 

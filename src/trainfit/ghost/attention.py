@@ -136,7 +136,14 @@ def attend(
     backend = choose_backend(call, gpu, torch_version)
     if backend == "math":
         return aten._scaled_dot_product_attention_math(
-            query, key, value, _as_bias(attn_mask, query.dtype), dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            query,
+            key,
+            value,
+            _as_bias(attn_mask, query.dtype),
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
         )[0]
     if backend == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
@@ -150,7 +157,9 @@ def attend(
     )[0]
 
 
-def _flash(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, p: float, causal: bool, scale: float | None) -> torch.Tensor:
+def _flash(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, p: float, causal: bool, scale: float | None
+) -> torch.Tensor:
     """Flash wants head sizes in multiples of 8: torch pads, and cuts the result."""
     head = q.size(-1)
     missing = -head % 8

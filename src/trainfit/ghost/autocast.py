@@ -16,8 +16,8 @@ from trainfit.ghost.tensor import Ghost
 
 LOWER_PRECISION = frozenset(
     """_convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d.input
-    conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul einsum
-    mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
+    conv_transpose3d.input convolution cudnn_convolution cudnn_convolution_transpose prelu addmm addmv addr matmul
+    einsum mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot _thnn_fused_lstm_cell
     _thnn_fused_gru_cell lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell _scaled_dot_product_flash_attention
     scaled_dot_product_attention""".split()
 )
@@ -36,9 +36,7 @@ FLOAT32_BY_DTYPE_ARGUMENT = frozenset(
     linalg_matrix_norm.str_ord sum sum.dim_IntList""".split()
 )
 FLOAT32_BY_NORM_DTYPE = frozenset({"norm.Scalar", "norm.ScalarOpt_dim"})
-WIDEST = frozenset(
-    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split()
-)
+WIDEST = frozenset("addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add".split())
 BANNED = frozenset({"binary_cross_entropy"})
 
 
@@ -46,7 +44,9 @@ class WeightCastCache:
     """Lower-precision copies of leaf parameters, alive until the outermost autocast exits."""
 
     def __init__(self) -> None:
-        self._casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the weight is held so that its id stays its own
+        self._casts: dict[
+            int, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # the weight is held so that its id stays its own
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if tensor.dtype == dtype:
@@ -114,10 +114,12 @@ def _is_castable(value: Any) -> bool:
 
 
 def _cast_all(args: Any, kwargs: Any, cache: WeightCastCache, dtype: torch.dtype) -> tuple[Any, Any]:
-    def cast(value: torch.Tensor) -> torch.Tensor:
-        return cache.cast(value, dtype) if _is_castable(value) else value
-
-    return torch_compat.tree_map_only(torch.Tensor, cast, (args, kwargs))
+    """Last argument first: compilers evaluate the arguments of torch's kernels in that order, and so memory comes."""
+    leaves, structure = torch_compat.tree_flatten((args, kwargs))
+    for index in reversed(range(len(leaves))):
+        if _is_castable(leaves[index]):
+            leaves[index] = cache.cast(leaves[index], dtype)
+    return torch_compat.tree_unflatten(leaves, structure)
 
 
 def _widest(args: Any, kwargs: Any) -> torch.dtype:

@@ -11,9 +11,11 @@ from unittest import mock
 
 import torch
 import torch._dynamo  # reads torch.cuda when first imported, which optimizers do: it must see the real one
+import torch.backends.cudnn.rnn
 import torch.cuda.amp.common
 
 from trainfit import torch_compat
+from trainfit.ghost.routes import RNN_MODES
 from trainfit.ghost.tensor import CUDA, Ghost
 from trainfit.gpus.catalogue import Gpu
 
@@ -68,6 +70,7 @@ def _answers(gpu: Gpu) -> dict[str, Any]:
         "cuda.get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
         "cuda.get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
         "cuda.device": _Nothing,
+        "cuda.device_of": _Nothing,
         "cuda.Stream": _Nothing,
         "cuda.Event": _Nothing,
         "cuda.stream": _Nothing,
@@ -81,6 +84,7 @@ def _answers(gpu: Gpu) -> dict[str, Any]:
         "accelerator.current_stream": lambda device=None: _Nothing(),
         "backends.cudnn.is_available": lambda: True,
         "backends.cudnn.is_acceptable": lambda tensor: isinstance(tensor, Ghost) and tensor.is_floating_point(),
+        "backends.cudnn.rnn.get_cudnn_mode": lambda mode: RNN_MODES[mode.lower()],
         "_use_cudnn_rnn_flatten_weight": lambda: True,
         "utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: ["cuda", "meta"],  # ghosts group as meta
     }
@@ -93,7 +97,7 @@ def _answers(gpu: Gpu) -> dict[str, Any]:
 
 
 def _through_the_host(construct: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """A constructor from Python data: torch fills it below the dispatcher, so for cuda it is made on the CPU and moved."""
+    """A constructor from Python data works below the dispatcher: for cuda it works on the CPU, and the result moves."""
 
     @functools.wraps(construct)
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:

@@ -23,7 +23,7 @@ aten = torch.ops.aten
 ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 
-# Formulas of C++ autograd nodes that add tensors themselves; in every other node an add is the engine summing gradients.
+# C++ autograd nodes whose formula adds tensors; in every other node an add is the engine summing gradients.
 ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
 
 
@@ -127,7 +127,7 @@ def _refuse_mixed_devices(func: Any, args: tuple[Any, ...]) -> None:
     for arg in args:
         if isinstance(arg, torch.Tensor) and arg.dim() > 0 and arg.is_cpu and func not in TAKES_HOST_TENSORS:
             raise RuntimeError(
-                f"Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! ({func})"
+                f"Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu ({func})"
             )
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from trainfit.torch_compat import suggest_memory_format
 from trainfit.ghost.answers import count_nonzero, count_unique
+from trainfit.torch_compat import suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -49,7 +49,7 @@ def _rnn_flatten_weight(
     flat = weights[0].new_empty(sum(w.numel() for w in weights))
     offset = 0
     for weight in weights:
-        weight.set_(flat.untyped_storage(), offset, weight.shape, weight.stride())  # type: ignore[call-overload]
+        weight.set_(flat.untyped_storage(), offset, weight.shape, weight.stride())
         offset += weight.numel()
     return flat
 

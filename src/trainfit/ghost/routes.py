@@ -192,7 +192,9 @@ def _rnn_packed(
     has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     sizes = tuple(batch_sizes.tolist())
-    return _cudnn_rnn(mode, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional, False, sizes)[:2]
+    return _cudnn_rnn(mode, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional, False, sizes)[
+        :2
+    ]
 
 
 def _cudnn_rnn(
@@ -204,7 +206,7 @@ def _cudnn_rnn(
     hidden_size = params[1].size(-1) if mode != 2 or cx is None else cx.size(-1)
     proj_size = hx.size(-1) if hx.size(-1) != hidden_size else 0
     out, hy, cy, _reserve, _weight_buf = aten._cudnn_rnn(
-        x, list(params), weights_per_layer, None, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first, dropout,
-        train, bidirectional, list(batch_sizes), None,
+        x, list(params), weights_per_layer, None, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first,
+        dropout, train, bidirectional, list(batch_sizes), None,
     )  # fmt: skip
     return out, hy, cy

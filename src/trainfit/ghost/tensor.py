@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -30,7 +31,7 @@ class Ghost(torch.Tensor):
     def __new__(cls, meta: torch.Tensor, requires_grad: bool = False) -> Ghost:
         return torch_compat.make_cuda_keyed_subclass(cls, meta, requires_grad, CUDA)  # type: ignore[return-value]
 
-    __torch_function__ = torch_compat.disabled_torch_function
+    __torch_function__ = torch_compat.disabled_torch_function  # type: ignore[assignment]
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
@@ -47,7 +48,11 @@ class Ghost(torch.Tensor):
     def get_device(self) -> int:
         return 0
 
-    def __repr__(self, *, tensor_contents: object = None) -> str:
+    def data_ptr(self) -> int:
+        """A number that two tensors share only if they start at the same place: programs compare these."""
+        return self.untyped_storage()._cdata + int(self.storage_offset()) * self.element_size()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Ghost(shape={tuple(self.shape)}, dtype={self.dtype})"
 
     def __deepcopy__(self, memo: dict[int, object]) -> Ghost:

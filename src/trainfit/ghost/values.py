@@ -1,8 +1,8 @@
-"""Values that are known although they are on the ghost GPU: small integer and boolean tensors that came from the host.
+"""Values that are known although they are on the ghost GPU: small integer and boolean tensors from the host.
 
-Masks, lengths and token ids steer a program (`if mask.all()`), and the batch that the user passed has them. Such a tensor
-has a mirror on the CPU, kept per storage, so that every view of it is known too; ops whose tensor arguments are all known
-are run on the mirrors as well. Writing something unknown into a storage makes it unknown.
+Masks, lengths and token ids steer a program (`if mask.all()`), and the batch that the user passed has them. Such a
+tensor has a mirror on the CPU, kept per storage, so that every view of it is known too; ops whose tensor arguments are
+all known are run on the mirrors as well. Writing something unknown into a storage makes it unknown.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def forget_all() -> None:
 
 
 def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """After an op ran on ghosts: run it on the mirrors too if all it read is known, otherwise what it wrote is unknown."""
+    """After an op ran on ghosts: run it on the mirrors too if all it read is known; otherwise its result is unknown."""
     writes = func._schema.name.endswith("_")
     if writes:
         target = args[0]

@@ -6,8 +6,8 @@ The program is played from process start, because where blocks lie depends on al
 then `STEADY_STEPS` steady ones. Allocated peak, breakdown and points are those of the last; reserved bytes, which
 never shrink, are those at the end.
 
-Around one op the order is: its thread's workspace if this is its first use, the allocations that were traced, the
-hidden temporaries of its kernel, these freed again, and then the traced frees.
+Around one op the order is: the outputs that were traced and the temporaries of its kernel, as the kernel interleaves
+them, then its thread's workspaces at their first use, the temporaries' frees, and then the traced frees.
 
 Invariant: the bytes by category are those of the allocator's blocks, slack included, and sum to what it has allocated.
 """
@@ -17,7 +17,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from trainfit.records import Category, MemoryEvent, MemoryTimeline, Op, Phase, Section, TimelinePoint, Trace
+from trainfit.records import (
+    OUTPUT,
+    Category,
+    MemoryEvent,
+    MemoryTimeline,
+    Op,
+    Phase,
+    Section,
+    TimelinePoint,
+    Trace,
+)
 from trainfit.simulate.allocator import AllocatorMode, Block, CachingAllocator
 
 STEADY_STEPS = 3
@@ -32,10 +42,10 @@ class HiddenMemory(Protocol):
     """What kernels take from the allocator behind the dispatcher's back."""
 
     def temporaries(self, op: Op) -> tuple[int, ...]:
-        """Bytes of each buffer that the op's kernel allocates after its outputs and frees at its end."""
+        """The buffers that the op's kernel allocates and frees, as steps (see `trainfit.records.OUTPUT`)."""
 
-    def workspace_bytes(self, op: Op) -> int:
-        """Bytes of the workspace that stays with the thread after the first op that needs it; 0 if this op does not."""
+    def workspaces(self, op: Op) -> tuple[tuple[str, int], ...]:
+        """(library, bytes) of the workspaces this op needs; each stays with its thread from its first use on."""
 
 
 def simulate_memory(trace: Trace, hidden: HiddenMemory, allocator: AllocatorMode) -> MemoryTimeline:
@@ -175,21 +185,32 @@ def _moments(trace: Trace, section: Section, hidden: HiddenMemory) -> list[_Mome
 
 def _op_actions(trace: Trace, op_index: int, events: Sequence[MemoryEvent], hidden: HiddenMemory) -> list[_Action]:
     op = trace.ops[op_index]
-    actions = []
-    if workspace_bytes := hidden.workspace_bytes(op):
-        # A BLAS handle belongs to a thread, its workspace to the handle; autograd runs backward in a thread of its own.
-        name = "autograd workspace" if op.phase in _AUTOGRAD_PHASES else "main workspace"
-        actions.append(_Action(name, workspace_bytes, _CATEGORY_INDEX[Category.WORKSPACES], True))
     num_outputs = next((index for index, event in enumerate(events) if not event.is_alloc), len(events))
-    actions += _traced_actions(trace, events[:num_outputs])
-    temporaries = [
-        _Action(f"temporary {index}", nbytes, _CATEGORY_INDEX[Category.TEMPORARIES], True)
-        for index, nbytes in enumerate(hidden.temporaries(op))
-        if nbytes > 0
-    ]
-    actions += temporaries
-    actions += [action._replace(is_alloc=False) for action in temporaries]
+    outputs = _traced_actions(trace, events[:num_outputs])
+    actions, temporaries = _interleaved(outputs, hidden.temporaries(op))
+    # A BLAS handle belongs to a thread, its workspaces to the handle; autograd runs backward in a thread of its own.
+    thread = "autograd" if op.phase in _AUTOGRAD_PHASES else "main"
+    for library, nbytes in hidden.workspaces(op):
+        actions.append(_Action(f"{thread} {library} workspace", nbytes, _CATEGORY_INDEX[Category.WORKSPACES], True))
+    actions += [action._replace(is_alloc=False) for action in reversed(temporaries)]
     return actions + _traced_actions(trace, events[num_outputs:])
+
+
+def _interleaved(outputs: Sequence[_Action], steps: Sequence[int]) -> tuple[list[_Action], list[_Action]]:
+    """The outputs and temporaries of one kernel in the order of its steps, and the temporaries that are left."""
+    num_first = max(0, len(outputs) - steps.count(OUTPUT))
+    actions, pending, live = list(outputs[:num_first]), list(outputs[num_first:]), list[_Action]()
+    for number, step in enumerate(steps):
+        if step == OUTPUT:
+            actions += pending[:1]
+            del pending[:1]
+        elif step > 0:
+            live.append(_Action(f"temporary {number}", step, _CATEGORY_INDEX[Category.TEMPORARIES], True))
+            actions.append(live[-1])
+        else:
+            index = max(index for index, action in enumerate(live) if action.nbytes == -step)
+            actions.append(live.pop(index)._replace(is_alloc=False))
+    return actions, live
 
 
 def _traced_actions(trace: Trace, events: Sequence[MemoryEvent]) -> list[_Action]:

@@ -7,6 +7,7 @@ gradients and the optimizer's state.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -113,17 +114,22 @@ class Program:
 
 
 def _scalar_loss(step: Step, output: Any) -> torch.Tensor:
+    loss: Any
     if step.loss is not None:
-        loss = step.loss(output)
-        source = "Step.loss returned"
+        loss, source = step.loss(output), "Step.loss returned"
     else:
-        loss = output if isinstance(output, torch.Tensor) else getattr(output, "loss", None)
-        source = "the model's output has no .loss and is"
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1 and loss.requires_grad:
-        return loss
-    got = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else f"a {type(output).__name__}"
-    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        loss, source = (
+            output if isinstance(output, torch.Tensor) else getattr(output, "loss", None),
+            "the model returned",
+        )
+    if not isinstance(loss, torch.Tensor):
+        got = f"a {type(output).__name__} without .loss" if step.loss is None else f"a {type(loss).__name__}"
+    elif loss.numel() != 1:
+        got = f"a tensor of shape {tuple(loss.shape)}"
+    elif not loss.requires_grad:
         got = "a scalar that needs no gradient"
+    else:
+        return loss
     raise BadStep(
         f"{source} {got}, not a scalar loss to differentiate",
         hint="pass Step(loss=...), a function from the model's output to a scalar tensor",
@@ -131,7 +137,7 @@ def _scalar_loss(step: Step, output: Any) -> torch.Tensor:
 
 
 @contextlib.contextmanager
-def _explaining(doing: str) -> Any:
+def _explaining(doing: str) -> Iterator[None]:
     """Adds once, at the boundary to the user's code, what was going on when it raised."""
     try:
         yield

@@ -18,7 +18,7 @@ from trainfit.records import MemoryEvent, Op, Phase, Section, TensorRef
 from trainfit.trace.modules import ModuleNames
 
 
-class _StorageEnd(weakref.ref):  # type: ignore[type-arg]
+class _StorageEnd(weakref.ref):
     """A weak reference that remembers which storage it watched."""
 
     __slots__ = ("address", "number")
@@ -109,7 +109,7 @@ class Recorder:
             self._dtype_name(tensor.dtype),
             tuple(tensor.shape),
             tensor.stride(),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
         )
 
     def _dtype_name(self, dtype: torch.dtype) -> str:

@@ -1,0 +1,143 @@
+"""Twins: tensors without data in place of a block's inputs and parameters, and a copy of the block that holds them.
+
+Must be called inside the context that makes data-free tensors (a ghost GPU, or fake tensors on the CPU). Tensors that
+share a storage have twins that share one. The block itself is not touched: its modules are copied one level deep, so
+that attributes that forward sets land in the copy, and another thread that runs the block notices nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainfit.ghost.tensor import Ghost
+
+PLAIN_TYPES = (torch.Tensor, nn.Parameter, nn.Buffer, Ghost)
+
+
+class NotRecordable(Exception):
+    """The block cannot be run on twins; the text says why."""
+
+
+class Twins:
+    """Makes twins on `device`; `pairs` remembers each with the storage it stands for."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._bases: dict[int, torch.Tensor] = {}
+        self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the tensor is held so that its id stays its own
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor; always the same for the same tensor."""
+        if id(tensor) not in self._twins:
+            self._twins[id(tensor)] = (tensor, self._make(tensor))
+        return self._twins[id(tensor)][1]
+
+    def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not (type(tensor) in PLAIN_TYPES or isinstance(tensor, Ghost)):
+            raise NotRecordable(f"it has a tensor of type {type(tensor).__name__}")
+        if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+            raise NotRecordable(f"it has a tensor of layout {tensor.layout}, conjugated or negated")
+        storage = tensor.untyped_storage()
+        base = self._bases.get(storage._cdata)
+        with torch.no_grad():
+            if base is None:
+                length = storage.nbytes() // tensor.element_size()
+                base = torch.empty(length, dtype=tensor.dtype, device=self._device)
+                self._bases[storage._cdata] = base
+            flat = base if base.dtype == tensor.dtype else base.view(tensor.dtype)
+            twin = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
+        if not tensor.requires_grad:
+            return twin
+        twin.requires_grad_()
+        return nn.Parameter(twin) if isinstance(tensor, nn.Parameter) else _Arrive.apply(twin, tensor.is_leaf)
+
+
+class _Arrive(torch.autograd.Function):
+    """Gives a twin a history, as an input from an earlier layer has one: in-place ops on it are then allowed."""
+
+    @staticmethod
+    def forward(ctx: Any, twin: torch.Tensor, is_leaf: bool) -> torch.Tensor:
+        return twin.data
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grads[0], None
+
+
+def map_tensors(convert: Callable[[torch.Tensor], Any], value: Any) -> Any:
+    """`value` with the tensors in it converted; tuples, lists and dicts are opened, other objects are left alone."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, (tuple, list)):
+        items = [map_tensors(convert, item) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, map_tensors(convert, item)) for key, item in value.items())
+    return value
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors in `value`, in order; opens what `map_tensors` opens."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from tensors_in(item)
+    elif type(value) in (dict, OrderedDict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """(dotted name, table, key) of every parameter, buffer and plain tensor attribute of a module and those in it."""
+    for prefix, inner in module.named_modules():
+        for table in (inner._parameters, inner._buffers, inner.__dict__):
+            for key, value in table.items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{prefix}.{key}" if prefix else key, table, key
+
+
+Hook = Callable[[nn.Module, str], None]
+
+
+def twin_module(
+    module: nn.Module,
+    original_class: type[nn.Module],
+    convert: Callable[[torch.Tensor], torch.Tensor],
+    enter: Callable[[str], None],
+    leave: Callable[[str, Any], None],
+) -> nn.Module:
+    """The module with twins for tensors; `enter(name)` and `leave(name, output)` are called around its submodules."""
+    copies: dict[int, nn.Module] = {}
+
+    def copy(source: nn.Module, name: str, cls: type[nn.Module]) -> nn.Module:
+        if id(source) in copies:
+            return copies[id(source)]
+        twin: nn.Module = object.__new__(cls)
+        copies[id(source)] = twin
+        state = dict(source.__dict__)
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[key] = convert(value)
+        for table in ("_parameters", "_buffers"):
+            state[table] = {k: None if t is None else convert(t) for k, t in source.__dict__[table].items()}
+        state["_modules"] = {
+            k: None if m is None else copy(m, f"{name}.{k}" if name else k, type(m))
+            for k, m in source.__dict__["_modules"].items()
+        }
+        state["_compiled_call_impl"] = None
+        if name:
+            state["_forward_pre_hooks"] = OrderedDict(state["_forward_pre_hooks"])
+            state["_forward_hooks"] = OrderedDict(state["_forward_hooks"])
+        object.__setattr__(twin, "__dict__", state)
+        if name:
+            twin.register_forward_pre_hook(lambda _module, _args: enter(name))
+            twin.register_forward_hook(lambda _module, _args, output: leave(name, output))
+        return twin
+
+    return copy(module, "", original_class)

@@ -1,0 +1,136 @@
+"""`calibrate`: measures a GPU and its host, and writes the profile by which steps are priced.
+
+In: the path of the profile. Out: that file, JSON. Takes some minutes; what was measured is kept beside the profile in
+`<profile>.partial` as it comes, so that a run that was cut short goes on where it stopped.
+
+Run as a program it needs nothing but torch: `python -m trainfit calibrate -o my_gpu.json`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trainfit.calibrate import compute, memory
+from trainfit.calibrate.host import host_costs
+from trainfit.calibrate.measure import Sample, measure
+from trainfit.errors import UsageError
+
+SCHEMA = 1
+WORKLOADS_PER_CHUNK = 40
+"""What is lost at most when a run is cut short."""
+
+Group = tuple[str, int, list[Callable[[], Any]]]
+
+
+def groups() -> list[Group]:
+    """(name, repeats, workloads) in the order in which they are measured, the most used first."""
+    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+    return [
+        ("pointwise", 3, memory.pointwise()),
+        ("layouts", 3, memory.layouts()),
+        ("rows", 3, memory.rowwise()),
+        ("matmul bf16", 3, compute.matmuls(bf16, (512, 1024, 2048, 4096, 8192, 16384), every=1)),
+        ("attention", 3, compute.attentions()),
+        ("tables", 3, memory.tables()),
+        ("optimizers", 3, memory.updates()),
+        ("matmul fp32", 2, compute.matmuls(fp32, (1024, 4096, 8192), every=2)),
+        ("convolution", 3, compute.convolutions()),
+        ("images", 3, memory.images()),
+        ("batched matmul", 3, [*compute.batched_products(), *compute.grouped_products()]),
+        ("matmul fp16", 3, compute.matmuls(fp16, (1024, 4096, 8192), every=3)),
+        ("recurrent", 3, compute.recurrents()),
+    ]
+
+
+def calibrate(path: Path, report: Callable[[str], None]) -> None:
+    """Measure everything and write the profile; `report` gets a line of progress per chunk of work."""
+    if not torch.cuda.is_available():
+        raise UsageError("torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of")
+    torch.manual_seed(0)
+    partial_path = path.with_name(path.name + ".partial")
+    header, done = _resume(partial_path)
+    start_s = time.monotonic()
+    with partial_path.open("a") as file:
+
+        def keep(record: dict[str, Any]) -> None:
+            file.write(json.dumps(record) + "\n")
+            file.flush()
+
+        if not done:
+            keep(header)
+        if not any(record.get("chunk") == "host" for record in done):
+            report("host: CPU time per call")
+            keep({"chunk": "host", "host": host_costs()})
+        known = {_signature(record["sample"]) for record in done if "sample" in record}
+        finished = {record["chunk"] for record in done if "chunk" in record}
+        for name, repeats, workloads in groups():
+            for first in range(0, len(workloads), WORKLOADS_PER_CHUNK):
+                chunk = f"{name} {first}"
+                if chunk in finished:
+                    continue
+                count = 0
+                for result in measure(workloads[first : first + WORKLOADS_PER_CHUNK], repeats, known):
+                    if isinstance(result, Sample):
+                        keep({"sample": dataclasses.asdict(result)})
+                        count += 1
+                    else:
+                        keep({"failed": result})
+                keep({"chunk": chunk})
+                elapsed_s = time.monotonic() - start_s
+                report(
+                    f"{name}: {min(first + WORKLOADS_PER_CHUNK, len(workloads))} of {len(workloads)}, {count} new ops, {elapsed_s:.0f} s"
+                )
+    _write(path, partial_path)
+
+
+def _header() -> dict[str, Any]:
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "schema": SCHEMA,
+        "gpu": properties.name,
+        "num_sms": properties.multi_processor_count,
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "python": platform.python_version(),
+    }
+
+
+def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """This machine's header, and the records of a run that was cut short on it."""
+    header = _header()
+    if not partial_path.exists():
+        return header, []
+    records: list[dict[str, Any]] = []
+    for line in partial_path.read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError:
+            break  # the line at which the run was cut
+    if records and records[0] != header:
+        raise UsageError(
+            f"{partial_path} was begun on another GPU or with another torch", hint="delete it, or choose another output"
+        )
+    partial_path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return header, records
+
+
+def _write(path: Path, partial_path: Path) -> None:
+    records = [json.loads(line) for line in partial_path.read_text().splitlines()]
+    host = next(record["host"] for record in records if "host" in record)
+    samples = [record["sample"] for record in records if "sample" in record]
+    head = json.dumps(records[0] | {"host": host}, indent=1)[:-2]
+    lines = ",\n  ".join(json.dumps(sample) for sample in samples)
+    path.write_text(f'{head},\n "samples": [\n  {lines}\n ]\n}}\n')
+
+
+def _signature(sample: dict[str, Any]) -> str:
+    return f"{sample['op']}{sample['args']}{sample['kwargs']}"

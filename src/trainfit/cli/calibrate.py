@@ -1,0 +1,30 @@
+"""`trainfit calibrate -o PROFILE`: measure the GPU of this machine, so that steps on it can be priced."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the verb and its options."""
+    parser = verbs.add_parser(
+        "calibrate",
+        help="measure this machine's GPU and write a profile for --profile",
+        description="Measure the kernels of this machine's GPU and the CPU's cost of issuing them: a few minutes. "
+        "What was measured is kept beside the profile, so a run that was cut short can be repeated and goes on.",
+    )
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the profile to write (JSON)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and write; progress goes to stderr."""
+    from trainfit.calibrate import calibrate
+
+    calibrate(args.output, lambda line: print(line, file=sys.stderr, flush=True))
+    print(f"Wrote {args.output}", file=sys.stderr)
+    return 0

@@ -1,0 +1,127 @@
+"""Normalisation: blocks of partial weight gradients, Welford staging, per-channel factors.
+
+Sources: layer_norm_kernel.cu, group_norm_kernel.cu, Normalization.cuh, Normalization.cu. Probe: the norms sweep.
+"""
+
+from __future__ import annotations
+
+from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.reductions import staging
+from trainfit.gpus.hidden.tensors import (
+    Rule,
+    ceil_div,
+    copy_unless_contiguous,
+    freed,
+    integers,
+    is_channels_last,
+    item_bytes,
+    last_pow2,
+    product,
+    tensor_argument,
+)
+from trainfit.records import OUTPUT, Op, TensorRef
+
+
+def _layer_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    copies = copy_unless_contiguous(tensor_argument(op, 0))
+    return (*copies, OUTPUT, OUTPUT, OUTPUT) if copies else ()
+
+
+def _layer_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """The input's copy first, then the outputs; the incoming gradient's copy comes after them."""
+    gradient, x = tensor_argument(op, 0), tensor_argument(op, 1)
+    num_weights = sum(isinstance(op.args[index], TensorRef) for index in (5, 6))
+    head = copy_unless_contiguous(x)
+    weights = _weight_gradients(op, x, integers(op.args[2]), num_weights, gpu)
+    if weights:
+        return (*head, OUTPUT, *copy_unless_contiguous(gradient), *weights)
+    return (*head, OUTPUT, *(OUTPUT,) * num_weights, *copy_unless_contiguous(gradient))
+
+
+def _rms_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    gradient, x = tensor_argument(op, 0), tensor_argument(op, 1)
+    num_weights = int(isinstance(op.args[4], TensorRef))
+    weights = _weight_gradients(op, x, integers(op.args[2]), num_weights, gpu)
+    copies = (*copy_unless_contiguous(x), *copy_unless_contiguous(gradient))
+    return (*copies, OUTPUT, *weights) if weights else (*copies, *(OUTPUT,) * (1 + num_weights)) if copies else ()
+
+
+def _weight_gradients(
+    op: Op, x: TensorRef, normalized_shape: tuple[int, ...], num_weights: int, gpu: Gpu
+) -> tuple[int, ...]:
+    """Many short rows: each block sums some rows on its own, and the blocks' sums are reduced by `sum(0)`."""
+    columns = product(normalized_shape)
+    rows = x.numel // columns
+    if not num_weights or rows <= 64 * 1024 or columns // 32 >= gpu.num_sms // 2:
+        return ()
+    blocks = min(ceil_div(rows, 32), 32768 // ceil_div(columns, 32))
+    weight = next(arg for arg in reversed(op.args) if isinstance(arg, TensorRef))
+    partial = TensorRef(weight.storage, weight.dtype, (blocks, columns), (columns, 1), 0)
+    size = item_bytes(weight.dtype)
+    steps = (size * columns,) * num_weights + (size * blocks * columns,) * num_weights
+    reduction = staging(partial, (0,), gpu)
+    for _ in range(num_weights):
+        steps += (OUTPUT, *reduction, *freed(reduction), -size * columns)
+    return steps
+
+
+def _group_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """A scale and a shift per sample and channel, fp32."""
+    samples, channels, pixels = integers(op.args[3:6])
+    if pixels == 1 or not any(isinstance(op.args[index], TensorRef) for index in (1, 2)):
+        return ()
+    return (4 * samples * channels,) * 2
+
+
+def _group_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Sums per sample and channel, and the factors per sample and group made of them, fp32."""
+    samples, channels, pixels, groups = integers(op.args[5:9])
+    per_channel, per_group = 4 * samples * channels, 4 * samples * groups
+    if pixels == 1:
+        return (per_group, per_group)
+    return (per_channel, per_channel, per_group, per_group, per_channel)
+
+
+def _batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    return _welford(tensor_argument(op, 0), 4)
+
+
+def _batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Two sums per channel; their staging is gone when the large output comes."""
+    x = tensor_argument(op, 1)
+    if not _is_channels_innermost(x):
+        return ()
+    sums = (4 * x.shape[1],) * 2
+    reduction = _welford(x, 2)
+    return (*sums, *reduction, *freed(reduction), OUTPUT, OUTPUT, OUTPUT)
+
+
+def _is_channels_innermost(x: TensorRef) -> bool:
+    return is_channels_last(x) or len(x.shape) == 2
+
+
+def _welford(x: TensorRef, numbers_per_channel: int) -> tuple[int, ...]:
+    """Staging across blocks of the channels-last kernels: 4 numbers per channel and block forward, 2 backward."""
+    if not _is_channels_innermost(x):
+        return ()
+    channels = x.shape[1]
+    rows = x.numel // channels
+    block_x = min(last_pow2(channels), 32)
+    block_y = min(last_pow2(ceil_div(rows, 16)), 512 // block_x)
+    if block_x * block_y != 512:
+        block_x = min(last_pow2(channels), 512 // block_y)
+    grid_y = min(ceil_div(rows, block_y * 16), 128)
+    if grid_y < 8:
+        return ()
+    return (4 * numbers_per_channel * channels * grid_y, 4 * ceil_div(channels, block_x))
+
+
+RULES: dict[str, Rule] = {
+    "aten.native_layer_norm.default": _layer_norm,
+    "aten.native_layer_norm_backward.default": _layer_norm_backward,
+    "aten._fused_rms_norm_backward.default": _rms_norm_backward,
+    "aten.native_group_norm.default": _group_norm,
+    "aten.native_group_norm_backward.default": _group_norm_backward,
+    "aten.native_batch_norm.default": _batch_norm,
+    "aten.native_batch_norm_backward.default": _batch_norm_backward,
+}

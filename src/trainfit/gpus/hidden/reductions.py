@@ -1,0 +1,146 @@
+"""Reductions that are split across thread blocks: a staging buffer and semaphores (ATen/native/cuda/Reduce.cuh).
+
+A block of threads covers outputs and inputs in two dimensions; when each thread still has 256 or more inputs and the
+grid is small, the inputs are split across blocks too, and the partial results meet in global memory. The buffers are
+known from the shapes, strides and the number of multiprocessors.
+Probe: every `sum.dim_IntList`, `linalg_vector_norm` row of the models, and the sums inside convolution and norm backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.tensors import (
+    INTEGERS,
+    Rule,
+    accumulator_bytes,
+    argument,
+    ceil_div,
+    integers,
+    item_bytes,
+    last_pow2,
+    product,
+    tensor_argument,
+)
+from trainfit.records import Op, TensorRef
+
+_MAX_THREADS = 512
+_VECTOR = 4
+_MIN_VALUES_PER_THREAD = 16
+_MAX_VALUES_PER_THREAD = 256
+
+
+def staging(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element_bytes: int | None = None) -> tuple[int, ...]:
+    """Bytes of the staging buffer and the semaphores of a reduction over these dims (all if none are given)."""
+    rank = len(tensor.shape)
+    reduced = {dim % rank for dim in dims} if dims else set(range(rank))
+    inner = _coalesced(tensor, [dim for dim in range(rank) if dim in reduced])
+    outer = _coalesced(tensor, [dim for dim in range(rank) if dim not in reduced])
+    num_inputs = product([size for size, _ in inner])
+    num_outputs = product([size for size, _ in outer])
+    if num_inputs <= 1 or num_outputs == 0:
+        return ()
+    element = element_bytes or accumulator_bytes(tensor.dtype)
+    over_fastest = not outer or inner[0][1] < outer[0][1]
+    output_vector = 1
+    if over_fastest:
+        width, height = num_inputs, num_outputs
+        if inner[0][1] == 1 and num_inputs > 128 and len(inner) == 1 and not outer:
+            width //= _VECTOR
+    else:
+        width, height = num_outputs, num_inputs
+        if outer[0][1] == 1:
+            output_vector = _output_vector(tensor, inner, outer)
+            width //= output_vector
+    return _buffers(num_inputs, num_outputs, width, height, over_fastest, output_vector, element, gpu)
+
+
+def _buffers(
+    num_inputs: int,
+    num_outputs: int,
+    width: int,
+    height: int,
+    over_fastest: bool,
+    output_vector: int,
+    element_bytes: int,
+    gpu: Gpu,
+) -> tuple[int, ...]:
+    max_threads = _MAX_THREADS // output_vector
+    block_width = min(last_pow2(min(width, max_threads)), 32)
+    block_height = min(last_pow2(min(height, max_threads)), max_threads // block_width)
+    block_width = min(last_pow2(min(width, max_threads)), max_threads // block_height)
+    inputs_step, outputs_step = (block_width, 1) if over_fastest else (1, block_width)
+    values = ceil_div(num_inputs, inputs_step)
+    if values < block_height * _MIN_VALUES_PER_THREAD and values < _MAX_VALUES_PER_THREAD:
+        return ()  # each row of threads has an output of its own
+    inputs_step *= block_height
+    values = ceil_div(num_inputs, inputs_step)
+    grid = ceil_div(num_outputs // output_vector, outputs_step)
+    target_grid = gpu.num_sms * (max_threads_per_sm(gpu) // (block_width * block_height))
+    if values < _MAX_VALUES_PER_THREAD or grid > target_grid:
+        return ()
+    blocks = max(
+        min(ceil_div(target_grid, grid), ceil_div(values, _MIN_VALUES_PER_THREAD)),
+        ceil_div(values, _MAX_VALUES_PER_THREAD),
+    )
+    if blocks <= 1:
+        return ()
+    spread = 1 if over_fastest else block_width * output_vector
+    return (element_bytes * num_outputs * blocks * spread, 4 * grid)
+
+
+def max_threads_per_sm(gpu: Gpu) -> int:
+    """Resident threads of a multiprocessor, by compute capability (CUDA programming guide)."""
+    if gpu.compute_capability == (7, 5):
+        return 1024
+    if gpu.compute_capability[0] == 12 or gpu.compute_capability in ((8, 6), (8, 9)):
+        return 1536
+    return 2048
+
+
+def _coalesced(tensor: TensorRef, dims: Sequence[int]) -> list[tuple[int, int]]:
+    """(size, stride) of these dims, the smallest stride first, neighbours joined where they are one run of memory."""
+    runs: list[tuple[int, int]] = []
+    ordered = sorted((tensor.stride[dim], tensor.shape[dim]) for dim in dims if tensor.shape[dim] != 1)
+    for stride, size in ordered:
+        if runs and runs[-1][0] * runs[-1][1] == stride:
+            runs[-1] = (runs[-1][0] * size, runs[-1][1])
+        else:
+            runs.append((size, stride))
+    return runs
+
+
+def _output_vector(tensor: TensorRef, inner: Sequence[tuple[int, int]], outer: Sequence[tuple[int, int]]) -> int:
+    """Neighbouring outputs that one thread loads together: 4, 2 or 1, as alignment allows."""
+    vector = _VECTOR
+    for value in (tensor.offset, outer[0][0], *(stride for _, stride in (*inner, *outer[1:]))):
+        while value % vector:
+            vector //= 2
+    return vector
+
+
+def _sum(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    tensor = tensor_argument(op, 0)
+    if tensor.dtype in INTEGERS and tensor.dtype != "int64":
+        return (tensor.numel * item_bytes("int64"),)  # converted first
+    dims = argument(op, 1, "dim", None)
+    return staging(tensor, integers(dims) if dims is not None else (), gpu)
+
+
+def _vector_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    dims = argument(op, 2, "dim", None)
+    return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu)
+
+
+def _whole(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    return staging(tensor_argument(op, 0), (), gpu)
+
+
+RULES: dict[str, Rule] = {
+    "aten.sum.default": lambda op, gpu: _sum(Op(op.name, op.phase, op.module, op.args[:1], (), op.outputs), gpu),
+    "aten.sum.dim_IntList": _sum,
+    "aten.mean.default": _whole,
+    "aten.mean.dim": _sum,
+    "aten.linalg_vector_norm.default": _vector_norm,
+}

@@ -1,0 +1,86 @@
+"""A small integer program, solved by HiGHS: columns with costs, rows with bounds, one call to solve.
+
+Deterministic: one thread, a fixed seed, no time limit. Ctrl-C during a solve raises KeyboardInterrupt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """A best point; integer columns are rounded to whole numbers."""
+
+    values: tuple[float, ...]
+    objective: float
+
+
+class IntegerProgram:
+    """Minimise the sum of cost * column subject to the rows. Columns are known by number."""
+
+    def __init__(self) -> None:
+        self._costs: list[float] = []
+        self._upper: list[float] = []
+        self._is_integer: list[bool] = []
+        self._rows: list[tuple[dict[int, float], float, float]] = []
+
+    def add_binary(self, cost: float) -> int:
+        return self.add_integer(cost, upper=1)
+
+    def add_integer(self, cost: float, *, upper: float) -> int:
+        return self._add_column(cost, upper, True)
+
+    def add_continuous(self, cost: float) -> int:
+        return self._add_column(cost, math.inf, False)
+
+    def add_row(self, terms: Mapping[int, float], *, lower: float = -math.inf, upper: float = math.inf) -> None:
+        self._rows.append((dict(terms), lower, upper))
+
+    def solve(self, *, relaxed: bool = False) -> Solution | None:
+        """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value."""
+        import highspy
+
+        solver = highspy.Highs()
+        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0)):
+            solver.setOptionValue(option, value)
+        # Costs and coefficients are scaled by powers of two, so that nothing is rounded: HiGHS's tolerances are
+        # absolute, and bytes and nanoseconds are large.
+        cost_scale = _scale(self._costs)
+        solver.addVars(len(self._costs), [0.0] * len(self._costs), self._upper)
+        for column, cost in enumerate(self._costs):
+            solver.changeColCost(column, cost * cost_scale)
+            if self._is_integer[column] and not relaxed:
+                solver.changeColIntegrality(column, highspy.HighsVarType.kInteger)
+        for terms, lower, upper in self._rows:
+            scale = _scale(terms.values())
+            columns = [column for column, weight in terms.items() if weight != 0]
+            weights = [terms[column] * scale for column in columns]
+            solver.addRow(lower * scale, upper * scale, len(columns), columns, weights)
+        solver.run()
+        status = solver.getModelStatus()
+        if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+            return None
+        if status == highspy.HighsModelStatus.kInterrupt:
+            raise KeyboardInterrupt
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise RuntimeError(f"HiGHS stopped with status {solver.modelStatusToString(status)}")
+        values = tuple(
+            float(round(value)) if is_integer and not relaxed else float(value)
+            for value, is_integer in zip(solver.getSolution().col_value, self._is_integer, strict=True)
+        )
+        return Solution(values, sum(cost * value for cost, value in zip(self._costs, values, strict=True)))
+
+    def _add_column(self, cost: float, upper: float, is_integer: bool) -> int:
+        self._costs.append(cost)
+        self._upper.append(upper)
+        self._is_integer.append(is_integer)
+        return len(self._costs) - 1
+
+
+def _scale(numbers: Iterable[float]) -> float:
+    """The power of two that brings the largest of the numbers near 1024."""
+    largest = max((abs(number) for number in numbers), default=1.0)
+    return 1.0 if largest == 0 else 2.0 ** (10 - math.frexp(largest)[1])

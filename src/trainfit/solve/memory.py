@@ -1,0 +1,156 @@
+"""`BaseMemory`: the memory of the step with nothing recomputed, arranged by what a plan can change about it.
+
+In: the `Trace` of the unplanned step and the names of its blocks. Out: bytes by position. A position p from 0 to the
+number of blocks says that the first p blocks, in forward order, are done with forward and not yet in backward: what
+they drop is not there. So a plan's memory is that of the unplanned step, less the drops of the first p blocks, plus
+what the replay of block p adds while it is under way:
+
+    other[p]     the most bytes at position p outside of block p's backward: forward, loss, optimizer (p = 0)
+    backward[p]  the most bytes from the start of block p's backward to the start of the next one's
+    start[p]     the bytes right before block p's backward starts, when its replay begins
+
+Where blocks overlap (one is used twice, or inside another) only the first p that are all between forward and backward
+count, which can only make the model too large, never too small. Sizes are rounded as the allocator does; what kernels
+hide and what the allocator wastes is not here: the exact simulation, which judges every plan, has the last word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainfit.records import Phase, Section, Trace
+from trainfit.solve.graph import rounded_bytes
+
+_AUTOGRAD_PHASES = (Phase.BACKWARD, Phase.RECOMPUTE)
+
+
+@dataclass(frozen=True, slots=True)
+class BaseMemory:
+    """Bytes by position; `blocks` are those that the trace runs, in forward order."""
+
+    blocks: tuple[str, ...]
+    other_bytes: tuple[int, ...]  # one more than there are blocks
+    backward_bytes: tuple[int, ...]
+    start_bytes: tuple[int, ...]
+    other_op: tuple[int, ...]  # the trace's op at which other_bytes is reached; -1 where no op is at that position
+    backward_op: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Span:
+    """Where in one section a block's forward ends and its backward starts and ends."""
+
+    first_forward: int
+    last_forward: int
+    first_backward: int
+    last_backward: int
+
+
+def base_memory(trace: Trace, block_names: Sequence[str]) -> BaseMemory:
+    """The unplanned step's memory by position."""
+    spans = {index: _spans(trace, trace.sections[index], block_names) for index in set(trace.steady_step)}
+    in_order = {name: span for section in spans.values() for name, span in section.items()}
+    blocks = tuple(sorted(in_order, key=lambda name: in_order[name].first_forward))
+    table = _Table(len(blocks))
+    live: dict[int, int] = {}
+    for index in trace.first_step:
+        _play(trace, trace.sections[index], live)
+    for index in trace.steady_step:
+        section = trace.sections[index]
+        positions = _positions(section, [spans[index].get(name) for name in blocks])
+        for op, (before, most) in zip(
+            range(section.first_op, section.last_op), _play(trace, section, live), strict=True
+        ):
+            table.add(op, positions[op - section.first_op], before, most)
+    return BaseMemory(
+        blocks=blocks,
+        other_bytes=tuple(table.other),
+        backward_bytes=tuple(table.backward),
+        start_bytes=tuple(table.start),
+        other_op=tuple(table.other_op),
+        backward_op=tuple(table.backward_op),
+    )
+
+
+class _Table:
+    def __init__(self, num_blocks: int) -> None:
+        self.other, self.other_op = [0] * (num_blocks + 1), [-1] * (num_blocks + 1)
+        self.backward, self.backward_op = [0] * num_blocks, [-1] * num_blocks
+        self.start = [0] * num_blocks
+
+    def add(self, op: int, place: tuple[int, bool, bool], before: int, most: int) -> None:
+        position, in_backward, is_start = place
+        if is_start:
+            self.start[position] = max(self.start[position], before)
+        sizes, ops = (self.backward, self.backward_op) if in_backward else (self.other, self.other_op)
+        if most > sizes[position]:
+            sizes[position], ops[position] = most, op
+
+
+def _spans(trace: Trace, section: Section, block_names: Sequence[str]) -> dict[str, _Span]:
+    """The blocks that run forward and backward in the section."""
+    owner: dict[str, str | None] = {}
+    names = set(block_names)
+    spans: dict[str, _Span] = {}
+    for index in range(section.first_op, section.last_op):
+        op = trace.ops[index]
+        if op.module not in owner:
+            owner[op.module] = _owner(op.module, names)
+        name = owner[op.module]
+        if name is None or op.phase is Phase.OPTIMIZER:
+            continue
+        span = spans.setdefault(name, _Span(index, -1, -1, -1))
+        if op.phase is Phase.FORWARD:
+            span.last_forward = index
+        elif op.phase in _AUTOGRAD_PHASES:
+            if span.first_backward < 0:
+                span.first_backward = index
+            span.last_backward = index
+    return {name: span for name, span in spans.items() if span.last_forward >= 0 and span.first_backward >= 0}
+
+
+def _owner(module: str, names: set[str]) -> str | None:
+    """The outermost of the blocks that the module is, or is in."""
+    parts = module.split(".")
+    paths = (".".join(parts[:length]) for length in range(1, len(parts) + 1))
+    return next((path for path in paths if path in names), None)
+
+
+def _positions(section: Section, spans: Sequence[_Span | None]) -> list[tuple[int, bool, bool]]:
+    """For each op of the section: its position, whether it is in that block's backward, whether it starts it."""
+    places = []
+    for op in range(section.first_op, section.last_op):
+        position = 0
+        while position < len(spans):
+            span = spans[position]
+            if span is None or not span.last_forward < op < span.first_backward:
+                break
+            position += 1
+        span = spans[position] if position < len(spans) else None
+        last_backward = span.last_backward if span is not None else -1
+        if position > 0 and span is not None:
+            last_backward = section.last_op  # what comes between two blocks' backwards belongs to the earlier one
+        in_backward = span is not None and span.first_backward <= op <= last_backward
+        places.append((position, in_backward, in_backward and span is not None and op == span.first_backward))
+    return places
+
+
+def _play(trace: Trace, section: Section, live: dict[int, int]) -> list[tuple[int, int]]:
+    """For each op of the section: the bytes before it, and the most during it. Updates what is live."""
+    moments = []
+    total = sum(live.values())
+    events = iter((*section.events, None))
+    event = next(events)
+    for op in range(section.first_op, section.last_op + 1):
+        before = most = total
+        while event is not None and (event.op <= op or op == section.last_op):
+            if event.is_alloc and event.storage not in live:
+                live[event.storage] = rounded_bytes(trace.storages[event.storage].nbytes)
+                total += live[event.storage]
+            elif not event.is_alloc:
+                total -= live.pop(event.storage, 0)
+            most = max(most, total)
+            event = next(events)
+        moments.append((before, most))
+    return moments[: section.last_op - section.first_op]

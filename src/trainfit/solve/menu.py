@@ -1,0 +1,157 @@
+"""The menu of a block: every option that is best for some price per byte, and exact ones between them on request.
+
+In: a `BlockGraph`. Out: `Option`s by rising recompute time and falling kept bytes.
+
+For a price of p/q ns per byte the best option is a minimum cut of this network:
+
+    source -> op         q * time(op)       cut: the op is replayed
+    op -> v_in           infinite           what is rebuilt is rebuilt by its op; an op's time is paid once
+    source -> v_in       infinite           where v cannot be rebuilt: it comes from outside
+    v_in -> v_out        p * bytes(v)       cut: v is kept; 0 if v is free; infinite if v cannot be kept
+    v_out -> op          infinite           a replayed op finds what it reads
+    v_out -> sink        infinite           backward finds what it needs
+    a -> b -> a          infinite           for ops a, b that are tied
+    last_in -> op        infinite           for ops in an in-place chain: a storage is kept or rebuilt, not both
+
+The sink's side holds what must be at hand (v_out), what is rebuilt (v_in) and what is replayed (op). A cut without
+infinite edges is a decision that serves backward, and its capacity is q * recompute time + p * kept bytes; conversely
+every decision, completed by the closure of `replay.evaluate`, is such a cut. So the minimum cut is a best decision.
+
+The best value as a function of the price is the lower envelope of lines (kept bytes is the slope, recompute time the
+value at price 0), and its lines are the vertices of the convex frontier. Eisner and Severance: between two neighbouring
+known vertices, cut at the price at which they cost the same; either nothing is cheaper, and they are neighbours on the
+frontier, or a new vertex is found. This takes two cuts per vertex, all in whole numbers.
+
+Between vertices lie options that no price prefers; `option_within` finds the fastest for a cap on the kept bytes by a
+small integer program.
+"""
+
+from __future__ import annotations
+
+from trainfit.solve.graph import BlockGraph
+from trainfit.solve.linear import IntegerProgram
+from trainfit.solve.mincut import Network
+from trainfit.solve.replay import Option, evaluate
+
+
+def frontier(graph: BlockGraph) -> tuple[Option, ...]:
+    """The vertices of the convex frontier, from nothing replayed to the fewest bytes kept."""
+    total_ns, total_bytes = sum(graph.time_ns), sum(graph.nbytes)
+    fastest = _best_at_price(graph, 1, total_bytes + 1)
+    smallest = _best_at_price(graph, total_ns + 1, 1)
+    if smallest.kept_bytes == fastest.kept_bytes:
+        return (fastest,)
+    vertices = [fastest]
+    pending = [smallest]
+    while pending:
+        left, right = vertices[-1], pending[-1]
+        per_byte_ns, per_bytes = right.recompute_ns - left.recompute_ns, left.kept_bytes - right.kept_bytes
+        middle = _best_at_price(graph, per_byte_ns, per_bytes)
+        if _value(middle, per_byte_ns, per_bytes) < _value(left, per_byte_ns, per_bytes):
+            pending.append(middle)
+        else:
+            vertices.append(pending.pop())
+    return tuple(vertices)
+
+
+def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
+    """The fastest option that keeps at most `kept_bytes`; of those, one that keeps least. None if there is none.
+
+    Variables: keep(v) for what can be kept, replay(op); all 0 or 1. A value that a replayed op reads, or that backward
+    needs, is kept or its op is replayed.
+    """
+    program = IntegerProgram()
+    weight = sum(graph.nbytes) + 1  # time counts first, bytes break ties
+    keep = {v: program.add_binary(graph.nbytes[v]) for v, keepable in enumerate(graph.is_keepable) if keepable}
+    replay = [program.add_binary(weight * ns) for ns in graph.time_ns]
+    for op, fixed in enumerate(graph.is_fixed):
+        if fixed:
+            program.add_row({replay[op]: 1}, upper=0)
+    for group in graph.tied:
+        for first, second in zip(group, group[1:], strict=False):
+            program.add_row({replay[first]: 1, replay[second]: -1}, lower=0, upper=0)
+
+    def require(value: int, unless: dict[int, float], lower: float) -> None:
+        ways = dict(unless)
+        if value in keep:
+            ways[keep[value]] = 1
+        maker = graph.maker[value]
+        if maker is not None:
+            ways[replay[maker]] = ways.get(replay[maker], 0) + 1
+        program.add_row(ways, lower=lower)
+
+    for value in graph.needed:
+        require(value, {}, 1)
+    for op, values in enumerate(graph.reads):
+        for value in values:
+            if not graph.is_free[value]:
+                require(value, {replay[op]: -1}, 0)
+    program.add_row({column: graph.nbytes[value] for value, column in keep.items()}, upper=kept_bytes)
+    solution = program.solve()
+    if solution is None:
+        return None
+    option = evaluate(graph, [graph.storage[value] for value, column in keep.items() if solution.values[column] > 0.5])
+    assert option is not None, "the integer program allows only what serves backward"
+    return option
+
+
+def undominated(graph: BlockGraph, limit: int) -> tuple[Option, ...]:
+    """Every pair of kept bytes and recompute time that no other option beats in both; none if there are over `limit`."""
+    options: list[Option] = []
+    option = option_within(graph, sum(graph.nbytes))
+    while option is not None:
+        options.append(option)
+        if len(options) > limit:
+            return ()
+        option = option_within(graph, option.kept_bytes - 1) if option.kept_bytes > 0 else None
+    return tuple(options)
+
+
+def _value(option: Option, per_byte_ns: int, per_bytes: int) -> int:
+    return per_bytes * option.recompute_ns + per_byte_ns * option.kept_bytes
+
+
+def _best_at_price(graph: BlockGraph, per_byte_ns: int, per_bytes: int) -> Option:
+    """The best option when `per_bytes` kept bytes cost as much as `per_byte_ns` of recompute time."""
+    num_values, num_ops = len(graph.storage), len(graph.time_ns)
+    first_op = 2 * num_values
+    source, sink = first_op + num_ops, first_op + num_ops + 1
+    infinite = per_bytes * sum(graph.time_ns) + per_byte_ns * sum(graph.nbytes) + 1
+    network = Network(sink + 1)
+    for value in range(num_values):
+        maker = graph.maker[value]
+        network.add_edge(source if maker is None else first_op + maker, 2 * value, infinite)
+        if graph.is_free[value]:
+            continue  # v_out stays alone: whoever needs it finds it
+        network.add_edge(
+            2 * value, 2 * value + 1, per_byte_ns * graph.nbytes[value] if graph.is_keepable[value] else infinite
+        )
+    for op in range(num_ops):
+        network.add_edge(source, first_op + op, infinite if graph.is_fixed[op] else per_bytes * graph.time_ns[op])
+        for value in graph.reads[op]:
+            if not graph.is_free[value]:
+                network.add_edge(2 * value + 1, first_op + op, infinite)
+    for value in graph.needed:
+        network.add_edge(2 * value + 1, sink, infinite)
+    for group in graph.tied:
+        for first, second in zip(group, group[1:], strict=False):
+            network.add_edge(first_op + first, first_op + second, infinite)
+            network.add_edge(first_op + second, first_op + first, infinite)
+    _forbid_keeping_half_a_chain(graph, network, first_op, infinite)
+    _, on_source_side = network.min_cut(source, sink)
+    kept = [
+        graph.storage[value]
+        for value in range(num_values)
+        if graph.is_keepable[value] and on_source_side[2 * value] and not on_source_side[2 * value + 1]
+    ]
+    option = evaluate(graph, kept)
+    assert option is not None, "keeping all that autograd saves serves backward, so a finite cut exists"
+    return option
+
+
+def _forbid_keeping_half_a_chain(graph: BlockGraph, network: Network, first_op: int, infinite: int) -> None:
+    last_of: dict[int, int] = {storage: value for value, storage in enumerate(graph.storage)}
+    for value, storage in enumerate(graph.storage):
+        maker, last = graph.maker[value], last_of[storage]
+        if maker is not None and last != value:
+            network.add_edge(2 * last, first_op + maker, infinite)

@@ -1,0 +1,189 @@
+"""The fastest choice for a whole model within a budget: one small integer program over counts, not over blocks.
+
+In: a `Problem` and a budget. Out: a `Choice`. Why counts are enough: take a run of N equal blocks. Let z be the option
+of its last block, and n(o) the number of the others that take option o.
+
+Claim. If any order of a run's options meets the budget, so does the order in which heavier drops come first, the last
+block staying where it is. Within a run the unplanned bytes at position k lie on or below the straight line from its
+first to its last block, raised by `bend` (equal blocks add equal bytes; 0 in practice). With heavier drops first, D(k)
+grows by less and less: it is concave in k up to the last block. A line less a concave function is convex, and a convex
+function is largest at an end. So the order meets the budget at all positions of the run if it does at the first and at
+the last. There D is the drops of all runs before, and that plus the sum of n(o) drop(o): neither depends on the order.
+Hence the order that was given, and every order, meets the same two constraints, and the sorted one needs no other.
+
+So the program has, per run, whole numbers n(o) that sum to N - 1, one-hot z(o), used(o), and the run's extra. Its size
+does not depend on N. Rows: at the first and last block of each run, and at the end of forward,
+
+    bytes - drops before (+ extra of the run, in backward) <= budget.
+
+The bound. Let options be mixed in any proportion and extras be nothing: the linear program over the menus' convex
+frontiers is below every plan that the menus or anything between them could give. `Choice.bound_ns` is its optimum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from trainfit.solve.linear import IntegerProgram
+from trainfit.solve.menu import option_within, undominated
+from trainfit.solve.replay import Option
+from trainfit.solve.whole import Problem, Run
+
+_GOOD_ENOUGH = 1e-4
+"""A gap, as a share of the step's time, below which no options between the frontier's vertices are looked for."""
+_MAX_ROUNDS = 4
+_MAX_OPTIONS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One option per block, and how far from the best it can be at most."""
+
+    problem: Problem  # whose menus the options are in
+    options: tuple[int, ...]  # by block
+    recompute_ns: int
+    bound_ns: int  # no choice within the budget recomputes less
+
+    @property
+    def gap(self) -> float:
+        """How much of the step's time could be saved at most, as a share of it."""
+        return (self.recompute_ns - self.bound_ns) / max(1, self.problem.base_ns + self.recompute_ns)
+
+    def kept(self) -> tuple[tuple[int, ...], ...]:
+        """What each block keeps."""
+        return tuple(self.problem.option(block, index).kept for block, index in enumerate(self.options))
+
+
+def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:
+    """The choice that recomputes least with a peak within the budget; None if none has.
+
+    The frontier's vertices come first. What the best choice of them leaves of the budget is then offered to one block
+    at a time, as an option between two vertices, until that helps no more. If a gap is left, which takes a model of
+    few blocks, every undominated option of the classes that have few comes in.
+    """
+    bound_ns = _bound_ns(problem, budget_bytes)
+    if bound_ns is None:
+        return None
+    choice = _solve(problem, budget_bytes, bound_ns)
+    for _ in range(_MAX_ROUNDS):
+        if choice is None or choice.gap <= _GOOD_ENOUGH:
+            break
+        more = _options_for_the_slack(choice, budget_bytes)
+        better = _solve(choice.problem.with_options(more), budget_bytes, bound_ns) if more else None
+        if better is None or better.recompute_ns >= choice.recompute_ns:
+            break
+        choice = better
+    if choice is not None and choice.gap > _GOOD_ENOUGH:
+        more = {index: list(undominated(graph, _MAX_OPTIONS)) for index, graph in enumerate(problem.graphs)}
+        choice = _solve(choice.problem.with_options(more), budget_bytes, bound_ns)
+    return choice
+
+
+def smallest_peak(problem: Problem) -> Choice:
+    """A choice of the smallest peak, and of those one that recomputes least."""
+    program = IntegerProgram()
+    budget = program.add_continuous(1.0)
+    _Columns(program, problem, cost=lambda option: 0.0).bound_memory({budget: -1.0}, 0.0)
+    solution = program.solve()
+    assert solution is not None, "without a budget every choice is allowed"
+    choice = _solve(problem, round(solution.values[budget]) + 1, 0)
+    assert choice is not None, "the budget is that of a choice"
+    return choice
+
+
+class _Columns:
+    """The columns of every run in one program, and the rows that bound its memory."""
+
+    def __init__(self, program: IntegerProgram, problem: Problem, cost: Callable[[Option], float]) -> None:
+        self._program = program
+        self._problem = problem
+        self.counts: list[list[int]] = []  # by run and option
+        self.lasts: list[list[int]] = []
+        self._extras: list[int] = []
+        for run in problem.runs:
+            menu = problem.menus[run.class_index]
+            counts = [program.add_integer(cost(option), upper=run.length - 1) for option in menu]
+            lasts = [program.add_binary(cost(option)) for option in menu]
+            program.add_row(dict.fromkeys(counts, 1.0), lower=run.length - 1, upper=run.length - 1)
+            program.add_row(dict.fromkeys(lasts, 1.0), lower=1, upper=1)
+            self.counts.append(counts)
+            self.lasts.append(lasts)
+            self._extras.append(self._add_extra(run, counts, lasts))
+
+    def _add_extra(self, run: Run, counts: list[int], lasts: list[int]) -> int:
+        extra = self._program.add_continuous(0.0)
+        for option, count, last in zip(self._problem.menus[run.class_index], counts, lasts, strict=True):
+            extra_bytes = self._problem.extra_bytes(run, option)
+            if extra_bytes == 0:
+                continue
+            used = self._program.add_binary(0.0)
+            self._program.add_row({used: float(run.length - 1), count: -1.0}, lower=0)
+            self._program.add_row({used: 1.0, last: -1.0}, lower=0)
+            self._program.add_row({extra: 1.0, used: -float(extra_bytes)}, lower=0)
+        return extra
+
+    def bound_memory(self, budget_terms: dict[int, float], budget_bytes: float, *, with_extras: bool = True) -> None:
+        """Rows: memory + budget_terms <= budget_bytes at every position that can bind."""
+        problem, memory = self._problem, self._problem.memory
+        dropped = dict(budget_terms)
+        for run, counts, lasts, extra in zip(problem.runs, self.counts, self.lasts, self._extras, strict=True):
+            extra_term = {extra: 1.0} if with_extras else {}
+            drops = [float(problem.drop_bytes(run.class_index, o)) for o in problem.menus[run.class_index]]
+            for sizes, terms in ((memory.other_bytes, {}), (memory.backward_bytes, extra_term)):
+                bend = _bend(sizes[run.first : run.first + run.length])
+                self._program.add_row({**dropped, **terms}, upper=budget_bytes - sizes[run.first] - bend)
+                at_last = {**dropped, **terms, **{c: -d for c, d in zip(counts, drops, strict=True)}}
+                self._program.add_row(at_last, upper=budget_bytes - sizes[run.last] - bend)
+            dropped |= {c: -d for c, d in zip(counts, drops, strict=True)}
+            dropped |= {c: -d for c, d in zip(lasts, drops, strict=True)}
+        self._program.add_row(dropped, upper=budget_bytes - memory.other_bytes[-1])
+
+
+def _solve(problem: Problem, budget_bytes: int, bound_ns: int) -> Choice | None:
+    program = IntegerProgram()
+    columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
+    columns.bound_memory({}, float(budget_bytes))
+    solution = program.solve()
+    if solution is None:
+        return None
+    options: list[int] = []
+    for run, counts, lasts in zip(problem.runs, columns.counts, columns.lasts, strict=True):
+        menu = problem.menus[run.class_index]
+        heaviest_first = sorted(range(len(menu)), key=lambda index: (menu[index].kept_bytes, index))
+        for index in heaviest_first:
+            options += [index] * round(solution.values[counts[index]])
+        options += [index for index, last in enumerate(lasts) if solution.values[last] > 0.5]
+    return Choice(problem, tuple(options), problem.recompute_ns(options), bound_ns)
+
+
+def _bound_ns(problem: Problem, budget_bytes: int) -> int | None:
+    program = IntegerProgram()
+    columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
+    columns.bound_memory({}, float(budget_bytes), with_extras=False)
+    solution = program.solve(relaxed=True)
+    return None if solution is None else max(0, int(solution.objective - 1e-6))
+
+
+def _options_for_the_slack(choice: Choice, budget_bytes: int) -> dict[int, list[Option]]:
+    """For each option in use, the fastest one that keeps as much more as the budget leaves."""
+    problem = choice.problem
+    slack_bytes = budget_bytes - problem.peak(choice.options)[0]
+    in_use = {(problem.class_of[block], index) for block, index in enumerate(choice.options)}
+    more: dict[int, list[Option]] = {}
+    for class_index, index in sorted(in_use):
+        menu = problem.menus[class_index]
+        option = option_within(problem.graphs[class_index], menu[index].kept_bytes + slack_bytes)
+        if option is not None and option not in menu and option not in more.get(class_index, ()):
+            more.setdefault(class_index, []).append(option)
+    return more
+
+
+def _bend(sizes: tuple[int, ...]) -> int:
+    """How far the sizes rise above the straight line from the first to the last."""
+    steps = len(sizes) - 1
+    if steps < 2:
+        return 0
+    lines = (sizes[0] + (sizes[-1] - sizes[0]) * k / steps for k in range(steps + 1))
+    return max(0, *(math.ceil(size - line) for line, size in zip(lines, sizes, strict=True)))

@@ -1,0 +1,101 @@
+"""What a decision costs: which ops its replay runs, how long they take, how much memory they need meanwhile.
+
+In: a `BlockGraph` and the storages that are kept. Out: an `Option`. This is the definition of a decision's cost; the
+menu's cuts and MILPs only find good decisions.
+
+The replay: the dropped values that backward needs are rebuilt at the block's first unpacking. An op is replayed when
+something it makes is needed and not at hand, once, whoever needs it, and so back through what it reads. Ops that are
+tied are replayed together. Whatever is not needed any more is let go right after the op that used it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from trainfit.solve.graph import BlockGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to run a block: what it keeps, and what that costs."""
+
+    kept: tuple[int, ...]  # storage numbers of the program, ascending
+    kept_bytes: int
+    recompute_ns: int
+    replayed: tuple[int, ...]  # ops of the program, in order
+    replay_peak_bytes: int  # the most that the replay has allocated at one time
+    held_bytes: int  # part of kept_bytes that autograd itself would not have kept
+
+
+def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
+    """The option that keeps the storages `kept`, less those that are of no use; None if backward cannot be served."""
+    wanted = set(kept)
+    at_hand = {
+        value
+        for value, storage in enumerate(graph.storage)
+        if graph.is_free[value] or (graph.is_keepable[value] and storage in wanted)
+    }
+    replayed = _closure(graph, at_hand)
+    if replayed is None:
+        return None
+    rebuilt = {value for op in replayed for value in graph.makes[op]}
+    read = {value for op in replayed for value in graph.reads[op]}
+    used = sorted(
+        value
+        for value in at_hand
+        if not graph.is_free[value] and value not in rebuilt and (value in graph.needed or value in read)
+    )
+    return Option(
+        kept=tuple(sorted(graph.storage[value] for value in used)),
+        kept_bytes=sum(graph.nbytes[value] for value in used),
+        recompute_ns=sum(graph.time_ns[op] for op in replayed),
+        replayed=tuple(replayed),
+        replay_peak_bytes=_replay_peak_bytes(graph, replayed),
+        held_bytes=sum(graph.nbytes[value] for value in used if value not in graph.needed),
+    )
+
+
+def _closure(graph: BlockGraph, at_hand: set[int]) -> list[int] | None:
+    """The ops to replay, in program order; None if that would need what cannot be made again."""
+    tied_to: dict[int, set[int]] = {}
+    for group in graph.tied:
+        for op in group:
+            tied_to.setdefault(op, set()).update(group)
+    replayed: set[int] = set()
+    pending = [value for value in graph.needed if value not in at_hand]
+    while pending:
+        maker = graph.maker[pending.pop()]
+        if maker is None:
+            return None
+        ops = [maker]
+        while ops:
+            op = ops.pop()
+            if op in replayed:
+                continue
+            if graph.is_fixed[op]:
+                return None
+            replayed.add(op)
+            ops += tied_to.get(op, ())
+            pending += [value for value in graph.reads[op] if value not in at_hand]
+    return sorted(replayed)
+
+
+def _replay_peak_bytes(graph: BlockGraph, replayed: list[int]) -> int:
+    """The most bytes at one time; an in-place op's output takes the place of the version that it writes over."""
+    stays = {graph.storage[value] for value in graph.needed}
+    last_use: dict[int, int] = {}
+    for op in replayed:
+        for value in (*graph.reads[op], *graph.makes[op]):
+            last_use[graph.storage[value]] = op
+    live: dict[int, int] = {}
+    live_bytes = peak_bytes = 0
+    for op in replayed:
+        for value in graph.makes[op]:
+            if graph.storage[value] not in live:
+                live[graph.storage[value]] = graph.nbytes[value]
+                live_bytes += graph.nbytes[value]
+        peak_bytes = max(peak_bytes, live_bytes)
+        for storage in [s for s in live if last_use[s] == op and s not in stays]:
+            live_bytes -= live.pop(storage)
+    return peak_bytes

@@ -1,0 +1,162 @@
+"""From a budget of true peak to a plan that the exact simulation confirms.
+
+In: a `Problem`, a judge, a budget. Out: `Found`. The judge simulates a decision exactly and is slow (it runs the
+planned step on a ghost GPU), so it is asked seldom and never twice about the same decision. Invariants: the peak of
+what is found, as judged, is within the budget; among all that was judged nothing within the budget is faster, so along
+the budgets of one `Search` the time never rises with the budget.
+
+The linear model and the judge differ by what the model leaves out: hidden buffers, the allocator's waste. Each verdict
+says by how much for that choice. The next target for the model is the budget less this difference: lower after a
+verdict above the budget, higher after one that leaves room, until room is worth less than `WORTH_JUDGING` of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.whole import Moment, Problem
+
+WORTH_JUDGING = 1e-3
+"""The share of the step's time that a choice must promise to save before it is judged."""
+MAX_JUDGED = 8
+"""Choices judged per budget at most."""
+
+Status = Literal["nothing to recompute", "optimal", "feasible", "interrupted"]
+Kept = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the exact simulation says of a decision."""
+
+    peak_bytes: int
+    step_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best plan within a budget."""
+
+    choice: Choice
+    verdict: Verdict
+    status: Status
+    gap: float  # the share of the step's time that a better plan could save at most
+    moment: Moment  # what limits: when the plan's memory is highest
+    num_judged: int
+
+
+@dataclass(frozen=True, slots=True)
+class Infeasible:
+    """No plan is within the budget; the smallest judged peak, and the plan that has it."""
+
+    minimum_bytes: int
+    choice: Choice
+
+
+class Search:
+    """The judged choices of one problem; `within` may be asked for many budgets."""
+
+    def __init__(self, problem: Problem, judge: Callable[[Kept], Verdict], base: Verdict) -> None:
+        """`base` is the verdict on the unplanned step."""
+        self._problem = problem
+        self._judge = judge
+        nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0)
+        self._verdicts: dict[Kept, Verdict] = {nothing.kept(): base}
+        self._pool: list[tuple[Choice, Verdict]] = [(nothing, base)]
+
+    @property
+    def base(self) -> Verdict:
+        return self._pool[0][1]
+
+    def smallest(self) -> Infeasible:
+        """The smallest peak that any plan has, judged."""
+        lightest = [min(range(len(menu)), key=lambda i: (menu[i].kept_bytes, i)) for menu in self._problem.menus]
+        all_lightest = tuple(lightest[class_index] for class_index in self._problem.class_of)
+        self._verdict(Choice(self._problem, all_lightest, self._problem.recompute_ns(all_lightest), 0))
+        self._verdict(smallest_peak(self._problem))
+        choice, verdict = min(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns))
+        return Infeasible(verdict.peak_bytes, choice)
+
+    def within(self, budget_bytes: int) -> Found | Infeasible:
+        """The fastest plan whose judged peak is within the budget."""
+        judged_before = len(self._pool)
+        try:
+            bound_ns = self._look(budget_bytes)
+        except KeyboardInterrupt:
+            if self._best(budget_bytes) is None:
+                raise
+            bound_ns = None
+        best = self._best(budget_bytes)
+        if best is None:
+            smallest = self.smallest()
+            best = self._best(budget_bytes)
+            if best is None:
+                return smallest
+        choice, verdict = best
+        step_ns = max(1, verdict.step_ns)
+        gap = max(0, choice.recompute_ns - (bound_ns or 0)) / step_ns
+        status: Status = "optimal" if gap <= WORTH_JUDGING else "feasible"
+        if bound_ns is None:
+            status = "interrupted"
+        elif not any(choice.options):
+            status = "nothing to recompute"
+        moment = choice.problem.peak(choice.options)[1]
+        return Found(choice, verdict, status, gap, moment, len(self._pool) - judged_before)
+
+    def frontier(self, num_points: int) -> list[tuple[int, Found]]:
+        """(budget, plan) from the smallest peak to that of recomputing nothing; a point per plan, time falling."""
+        low, high = self.smallest().minimum_bytes, self.base.peak_bytes
+        budgets = [low + (high - low) * k // max(1, num_points - 1) for k in range(num_points)]
+        for budget_bytes in budgets:
+            self.within(budget_bytes)
+        points: list[tuple[int, Found]] = []
+        for budget_bytes in budgets:
+            found = self.within(budget_bytes)
+            if isinstance(found, Found) and (not points or found.verdict.step_ns < points[-1][1].verdict.step_ns):
+                points.append((budget_bytes, found))
+        return points
+
+    def _look(self, budget_bytes: int) -> int:
+        """Judge choices until more would not pay; the recompute time below which no plan within the budget can be."""
+        problem = self._problem
+        if self.base.peak_bytes <= budget_bytes:
+            return 0
+        target = budget_bytes - (self.base.peak_bytes - problem.peak(self._pool[0][0].options)[0])
+        too_much: int | None = None  # the smallest target whose choice was judged to be over the budget
+        bound_ns = 0
+        for _ in range(MAX_JUDGED):
+            choice = fastest_within(problem, target)
+            if choice is None:
+                choice = smallest_peak(problem)
+                if choice.kept() in self._verdicts:
+                    return bound_ns
+            bound_ns = choice.bound_ns
+            best = self._best(budget_bytes)
+            worth_ns = WORTH_JUDGING * (best[1].step_ns if best else 0)
+            if best is not None and best[0].recompute_ns - choice.recompute_ns < worth_ns:
+                return bound_ns
+            verdict = self._verdict(choice)
+            modelled_bytes = choice.problem.peak(choice.options)[0]
+            next_target = budget_bytes - (verdict.peak_bytes - modelled_bytes)
+            if verdict.peak_bytes > budget_bytes:
+                too_much = modelled_bytes if too_much is None else min(too_much, modelled_bytes)
+            elif next_target <= target:
+                return bound_ns
+            if too_much is not None and next_target >= too_much:
+                next_target = (modelled_bytes + too_much) // 2
+            target = next_target
+        return bound_ns
+
+    def _verdict(self, choice: Choice) -> Verdict:
+        kept = choice.kept()
+        if kept not in self._verdicts:
+            self._verdicts[kept] = self._judge(kept)
+            self._pool.append((choice, self._verdicts[kept]))
+        return self._verdicts[kept]
+
+    def _best(self, budget_bytes: int) -> tuple[Choice, Verdict] | None:
+        within = [judged for judged in self._pool if judged[1].peak_bytes <= budget_bytes]
+        return min(within, key=lambda judged: (judged[1].step_ns, judged[1].peak_bytes), default=None)

@@ -1,0 +1,104 @@
+"""`Problem`: a whole model as its blocks' menus and the unplanned step's memory, and what a choice costs in it.
+
+In: menus by block class, the class of each block, a `BaseMemory`. Out: for a choice (one option per block) its
+recompute time, its peak and the moment of the peak, by the linear model that the MILP optimises:
+
+    D(p)      = sum of drop(option of block j) over the blocks j < p
+    other     : other[p] - D(p)                      for p = 0 .. number of blocks
+    backward  : backward[p] - D(p) + extra(run of p) for every block p
+    extra(run): the largest extra of an option used in the run; extra(o) is what o holds beyond what autograd would,
+                or by how much its replay exceeds the backward that follows it, whichever is more
+
+A run is a maximal stretch of consecutive blocks of one class. Taking the run's largest extra for all of its blocks can
+only make the model too large; it is what makes the order within a run immaterial (`milp`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from trainfit.solve.graph import BlockGraph
+from trainfit.solve.memory import BaseMemory
+from trainfit.solve.replay import Option
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The blocks [first, first + length), all of class `class_index`."""
+
+    class_index: int
+    first: int
+    length: int
+
+    @property
+    def last(self) -> int:
+        return self.first + self.length - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where a plan's memory is highest: an op of the unplanned trace, in a block's replay or backward, or elsewhere."""
+
+    op: int
+    block: str | None
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Menus are by class; a choice is one index into the menu of its class for each block."""
+
+    memory: BaseMemory
+    class_of: tuple[int, ...]  # by block
+    graphs: tuple[BlockGraph, ...]  # by class
+    menus: tuple[tuple[Option, ...], ...]  # by class; the first option recomputes nothing
+    base_ns: int  # the unplanned step
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        runs: list[Run] = []
+        for block, class_index in enumerate(self.class_of):
+            if runs and runs[-1].class_index == class_index:
+                runs[-1] = replace(runs[-1], length=runs[-1].length + 1)
+            else:
+                runs.append(Run(class_index, block, 1))
+        return tuple(runs)
+
+    def drop_bytes(self, class_index: int, option: Option) -> int:
+        """By how much the option makes a block's forward leave less behind."""
+        return self.graphs[class_index].saved_bytes - option.kept_bytes
+
+    def extra_bytes(self, run: Run, option: Option) -> int:
+        """By how much a block's replay and backward under the option exceed its backward with nothing recomputed."""
+        memory, blocks = self.memory, range(run.first, run.first + run.length)
+        before_backward = max(memory.start_bytes[block] - memory.backward_bytes[block] for block in blocks)
+        replay_bytes = option.replay_peak_bytes - self.drop_bytes(run.class_index, option)
+        return max(0, option.held_bytes, before_backward + replay_bytes if option.replayed else 0)
+
+    def recompute_ns(self, choice: Sequence[int]) -> int:
+        return sum(self.option(block, index).recompute_ns for block, index in enumerate(choice))
+
+    def option(self, block: int, index: int) -> Option:
+        return self.menus[self.class_of[block]][index]
+
+    def peak(self, choice: Sequence[int]) -> tuple[int, Moment]:
+        """The peak of a choice by the linear model, and when it is."""
+        memory = self.memory
+        moments = []
+        dropped = 0
+        for run in self.runs:
+            blocks = range(run.first, run.first + run.length)
+            extra = max(self.extra_bytes(run, self.option(block, choice[block])) for block in blocks)
+            for block in blocks:
+                name = memory.blocks[block]
+                moments.append((memory.other_bytes[block] - dropped, Moment(memory.other_op[block], None)))
+                moments.append((memory.backward_bytes[block] - dropped + extra, Moment(memory.backward_op[block], name)))
+                dropped += self.drop_bytes(run.class_index, self.option(block, choice[block]))
+        moments.append((memory.other_bytes[-1] - dropped, Moment(memory.other_op[-1], None)))
+        return max(moments, key=lambda moment: moment[0])
+
+    def with_options(self, more: dict[int, list[Option]]) -> Problem:
+        """The same problem with options added to the menus, after those that are there."""
+        menus = tuple(menu + tuple(more.get(index, ())) for index, menu in enumerate(self.menus))
+        return replace(self, menus=menus)

@@ -1,0 +1,74 @@
+"""Small block programs for the solver's tests: written by hand, and drawn by hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from trainfit.records import BlockProgram, Op, Phase, TensorRef
+
+UNIT = 512
+
+
+def ref(storage: int) -> TensorRef:
+    return TensorRef(storage, "float32", (1,), (1,), 0)
+
+
+def op(name: str, reads: Sequence[int], writes: Sequence[int], module: str = "") -> Op:
+    return Op(name, Phase.FORWARD, module, tuple(ref(s) for s in reads), (), tuple(ref(s) for s in writes))
+
+
+def program(
+    ops: Sequence[Op],
+    units: Sequence[int],
+    *,
+    inputs: Sequence[int],
+    saved: Sequence[int],
+    outputs: Sequence[int] = (),
+    parameters: Sequence[int] = (),
+    submodule_outputs: Sequence[int] = (),
+) -> BlockProgram:
+    """A program whose storage s has `units[s]` times 512 bytes."""
+    return BlockProgram(
+        ops=tuple(ops),
+        storage_bytes=tuple(UNIT * n for n in units),
+        inputs=tuple(ref(s) for s in inputs),
+        parameters=tuple((f"p{s}", ref(s)) for s in parameters),
+        saved=tuple(ref(s) for s in saved),
+        outputs=tuple(ref(s) for s in outputs),
+        submodule_outputs=tuple((f"m{s}", s) for s in submodule_outputs),
+    )
+
+
+@st.composite
+def programs(draw: st.DrawFn, max_ops: int = 8) -> tuple[BlockProgram, list[int]]:
+    """A program and the ns of its ops: branches, views that share a storage, in-place, random and fixed ops.
+
+    A view of a storage is the same storage read again, so sharing is drawn as several reads and several saves of one
+    number; storage 0 is the input, 1 a parameter.
+    """
+    num_storages = 2
+    ops: list[Op] = []
+    for _ in range(draw(st.integers(1, max_ops))):
+        reads = draw(st.lists(st.integers(0, num_storages - 1), min_size=1, max_size=3))
+        kind = draw(st.sampled_from(["plain"] * 5 + ["in place"] * 2 + ["random"] * 2 + ["fixed"]))
+        if kind == "in place":
+            written = reads[0] if reads[0] != 1 else 0
+            ops.append(op("aten.add_.Tensor", [written, *reads[1:]], [written]))
+            continue
+        name = {"plain": "aten.mm.default", "random": "aten.native_dropout.default"}.get(kind, "c10d.all_reduce.default")
+        num_outputs = draw(st.integers(1, 2))
+        ops.append(op(name, reads, range(num_storages, num_storages + num_outputs)))
+        num_storages += num_outputs
+    made = st.integers(0, num_storages - 1)
+    drawn = program(
+        ops,
+        [draw(st.integers(0, 6)) for _ in range(num_storages)],
+        inputs=[0],
+        parameters=[1],
+        saved=draw(st.lists(made, max_size=6)),
+        outputs=[num_storages - 1],
+        submodule_outputs=draw(st.lists(made, max_size=2)),
+    )
+    return drawn, [draw(st.integers(0, 9)) for _ in ops]

@@ -1,0 +1,97 @@
+"""Which attention kernel runs where. Rows for the H200 are what an H200 with torch 2.11 chose (benchmarks/)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from trainfit import ghost_gpu
+from trainfit.ghost.attention import AttentionCall, choose_backend
+from trainfit.gpus.catalogue import find_gpu
+
+CAUSAL = AttentionCall(
+    dtype=torch.bfloat16,
+    head_dim_qk=128,
+    head_dim_v=128,
+    length_q=2048,
+    length_k=2048,
+    is_grouped=False,
+    has_mask=False,
+    mask_needs_grad=False,
+    is_causal=True,
+    dropout=0.0,
+    needs_grad=True,
+    last_stride_one=True,
+    is_four_dimensional=True,
+    deterministic=False,
+)
+MASKED = replace(CAUSAL, has_mask=True, is_causal=False)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "call", "expected"),
+    [
+        # measured on an H200
+        ("h200", (2, 11), CAUSAL, "cudnn"),
+        ("h200", (2, 11), replace(CAUSAL, head_dim_qk=256, head_dim_v=256), "cudnn"),
+        ("h200", (2, 11), replace(CAUSAL, is_grouped=True, dropout=0.1), "cudnn"),
+        ("h200", (2, 11), MASKED, "cudnn"),
+        ("h200", (2, 11), replace(MASKED, mask_needs_grad=True), "efficient"),
+        ("h200", (2, 11), replace(MASKED, mask_needs_grad=True, is_grouped=True), "math"),
+        ("h200", (2, 11), replace(CAUSAL, dtype=torch.float32), "efficient"),
+        ("h200", (2, 11), replace(CAUSAL, dtype=torch.float32, is_grouped=True), "math"),
+        ("h200", (2, 11), replace(MASKED, mask_needs_grad=True, last_stride_one=False), "math"),
+        # by torch's sdp_utils.cpp
+        ("h200", (2, 10), CAUSAL, "flash"),
+        ("b200", (2, 13), CAUSAL, "cudnn"),
+        ("a100-80gb", (2, 13), CAUSAL, "flash"),
+        ("a100-80gb", (2, 13), replace(CAUSAL, is_grouped=True), "flash"),
+        ("a100-80gb", (2, 13), MASKED, "efficient"),
+        ("a100-80gb", (2, 13), replace(MASKED, is_grouped=True), "cudnn"),
+        ("a100-80gb", (2, 13), replace(CAUSAL, length_k=1024), "efficient"),
+        ("a100-80gb", (2, 13), replace(CAUSAL, dtype=torch.float32), "efficient"),
+        ("rtx4090", (2, 13), replace(CAUSAL, head_dim_qk=224, head_dim_v=224), "efficient"),
+        ("rtx5090", (2, 13), CAUSAL, "flash"),
+        ("v100-32gb", (2, 13), replace(CAUSAL, dtype=torch.float16), "efficient"),
+        ("v100-32gb", (2, 13), CAUSAL, "math"),
+        ("t4", (2, 13), replace(CAUSAL, dtype=torch.float32), "efficient"),
+        ("h200", (2, 13), replace(CAUSAL, head_dim_qk=100, head_dim_v=100), "flash"),
+        ("h200", (2, 13), replace(CAUSAL, dtype=torch.float64), "math"),
+        ("h200", (2, 13), replace(CAUSAL, deterministic=True), "flash"),
+    ],
+)
+def test_choice(gpu: str, version: tuple[int, int], call: AttentionCall, expected: str) -> None:
+    assert choose_backend(call, find_gpu(gpu), version) == expected
+
+
+def attention_ops(gpu: str, dtype: torch.dtype, **options: object) -> list[str]:
+    names: list[str] = []
+    with ghost_gpu(gpu) as mode:
+        q, k, v = (torch.randn(2, 4, 32, 64, device="cuda", dtype=dtype, requires_grad=True) for _ in range(3))
+        mode.listener = lambda func, args, kwargs, result: names.append(str(func).removeprefix("aten."))
+        F.scaled_dot_product_attention(q, k, v, **options).sum().backward()  # type: ignore[arg-type]
+    return [name for name in names if "attention" in name or "bmm" in name]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "expected"),
+    [
+        ("h200", torch.bfloat16, "_scaled_dot_product_cudnn_attention"),
+        ("a100-80gb", torch.bfloat16, "_scaled_dot_product_flash_attention"),
+        ("t4", torch.float16, "_scaled_dot_product_efficient_attention"),
+    ],
+)
+def test_the_chosen_kernel_runs_forward_and_backward(gpu: str, dtype: torch.dtype, expected: str) -> None:
+    assert attention_ops(gpu, dtype, is_causal=True) == [f"{expected}.default", f"{expected}_backward.default"]
+
+
+def test_math_is_taken_apart_into_matrix_products() -> None:
+    assert attention_ops("v100-32gb", torch.bfloat16, is_causal=True).count("bmm.default") == 6
+
+
+def test_the_user_can_forbid_kernels() -> None:
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
+        assert "efficient" in attention_ops("h200", torch.bfloat16)[0]
