@@ -28,6 +28,7 @@ def program(
     outputs: Sequence[int] = (),
     parameters: Sequence[int] = (),
     submodule_outputs: Sequence[int] = (),
+    saved_after: Sequence[int] = (),
 ) -> BlockProgram:
     """A program whose storage s has `units[s]` times 512 bytes."""
     return BlockProgram(
@@ -38,12 +39,16 @@ def program(
         saved=tuple(ref(s) for s in saved),
         outputs=tuple(ref(s) for s in outputs),
         submodule_outputs=tuple((f"m{s}", s) for s in submodule_outputs),
+        saved_after=tuple(saved_after) or (len(ops),) * len(saved),
+        writes=tuple((i, (o.outputs[0].storage,)) for i, o in enumerate(ops) if o.name.split(".")[1].endswith("_")),
+        random=tuple(i for i, o in enumerate(ops) if "dropout" in o.name),
+        opaque=tuple(i for i, o in enumerate(ops) if o.name.startswith("c10d")),
     )
 
 
 @st.composite
 def programs(draw: st.DrawFn, max_ops: int = 8) -> tuple[BlockProgram, list[int]]:
-    """A program and the ns of its ops: branches, views that share a storage, in-place, random and fixed ops.
+    """A program and the ns of its ops: branches, views that share a storage, in-place, random and opaque ops.
 
     A view of a storage is the same storage read again, so sharing is drawn as several reads and several saves of one
     number; storage 0 is the input, 1 a parameter.
@@ -52,7 +57,7 @@ def programs(draw: st.DrawFn, max_ops: int = 8) -> tuple[BlockProgram, list[int]
     ops: list[Op] = []
     for _ in range(draw(st.integers(1, max_ops))):
         reads = draw(st.lists(st.integers(0, num_storages - 1), min_size=1, max_size=3))
-        kind = draw(st.sampled_from(["plain"] * 5 + ["in place"] * 2 + ["random"] * 2 + ["fixed"]))
+        kind = draw(st.sampled_from(["plain"] * 5 + ["in place"] * 2 + ["random"] * 2 + ["opaque"]))
         if kind == "in place":
             written = reads[0] if reads[0] != 1 else 0
             ops.append(op("aten.add_.Tensor", [written, *reads[1:]], [written]))
@@ -67,7 +72,8 @@ def programs(draw: st.DrawFn, max_ops: int = 8) -> tuple[BlockProgram, list[int]
         [draw(st.integers(0, 6)) for _ in range(num_storages)],
         inputs=[0],
         parameters=[1],
-        saved=draw(st.lists(made, max_size=6)),
+        saved=(saved := draw(st.lists(made, max_size=6))),
+        saved_after=[draw(st.integers(0, len(ops))) for _ in saved],
         outputs=[num_storages - 1],
         submodule_outputs=draw(st.lists(made, max_size=2)),
     )

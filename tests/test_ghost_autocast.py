@@ -25,8 +25,8 @@ class OnCuda(torch.Tensor):
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor) -> OnCuda:
-        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device="cuda:0"
+        return torch.Tensor._make_wrapper_subclass(
+            cls, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=torch.device("cuda:0")
         )
 
     @classmethod

@@ -25,6 +25,7 @@ ALLOWED = {
     "ghost": {"errors", "gpus", "torch_compat"},
     "trace": {"errors", "ghost", "gpus", "records", "step", "torch_compat"},
     "simulate": {"records"},
+    "apply": {"errors", "ghost", "gpus", "records", "step", "torch_compat", "trace"},
     "cost": {"errors", "gpus", "records"},
     "calibrate": {"errors", "torch_compat"},
     "presets": {"errors", "step"},
@@ -35,7 +36,7 @@ ALLOWED = {
     "__init__": {"errors", "step"},
     "__main__": {"cli"},
 }
-IMPORT_TORCH = {"calibrate", "ghost", "trace", "presets", "torch_compat"}
+IMPORT_TORCH = {"apply", "calibrate", "ghost", "trace", "presets", "torch_compat"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

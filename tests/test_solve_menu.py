@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import chain, combinations
 
 import pytest
@@ -10,60 +11,66 @@ from hypothesis import strategies as st
 from solve_cases import UNIT, op, program, programs
 
 from trainfit.records import BlockProgram
-from trainfit.solve.graph import BlockGraph, build_graph
+from trainfit.solve.graph import build_graph
 from trainfit.solve.menu import frontier, option_within
 from trainfit.solve.mincut import Network
-from trainfit.solve.replay import Option, evaluate
+from trainfit.solve.replay import evaluate
 
 FUZZ = settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-
-
-def every_option(graph: BlockGraph) -> list[Option]:
-    """What can be kept is tried in every combination; each is judged by a replay written for this test alone."""
-    candidates = sorted({graph.storage[v] for v, keepable in enumerate(graph.is_keepable) if keepable})
-    subsets = chain.from_iterable(combinations(candidates, n) for n in range(len(candidates) + 1))
-    return [option for subset in subsets if (option := evaluate(graph, subset)) is not None]
 
 
 def costs(drawn: BlockProgram, time_ns: list[int]) -> set[tuple[int, int]]:
     """(bytes, ns) of every decision that serves backward, from the program itself and by the slowest means.
 
-    A decision is a set of kept storages and a set of replayed ops. It is legal if the replay, run op by op, finds what
-    it reads and leaves what backward needs. Values are told apart by the ops that have written their storage.
+    A decision is a set of kept storages and a set of replayed ops. It is legal if the replay, run op by op, finds each
+    version that it reads, writes into nothing but what it has made itself, and leaves what backward needs. A version is
+    told by how many ops have written the storage.
     """
     free = {0, 1}
-    in_place = [o.name == "aten.add_.Tensor" for o in drawn.ops]
     writers: dict[int, list[int]] = {}
     for i, o in enumerate(drawn.ops):
         for out in o.outputs:
             writers.setdefault(out.storage, []).append(i)
-    last = {s: len(w) for s, w in writers.items()}
-    random = {i for i, o in enumerate(drawn.ops) if "dropout" in o.name}
+    last = {s: len(writers.get(s, ())) for s in range(len(drawn.storage_bytes))}
     saved = {r.storage for r in drawn.saved} - free
-    keepable = (saved | {s for _, s in drawn.submodule_outputs}) - free
+    keepable = sorted((saved | {s for _, s in drawn.submodule_outputs}) - free)
     outputs = {r.storage for r in drawn.outputs}
-    replayable = [i for i, o in enumerate(drawn.ops) if not o.name.startswith("c10d")]
+    replayable = [i for i in range(len(drawn.ops)) if i not in drawn.opaque]
     found = set()
-    for replayed in chain.from_iterable(combinations(replayable, n) for n in range(len(replayable) + 1)):
-        if random & set(replayed) and not random <= set(replayed):
+    for replayed in subsets(replayable):
+        if not random_ops_are_together(drawn, set(replayed)):
             continue
-        if any(set(w) & set(replayed) and not set(w) <= set(replayed) for w in writers.values()):
-            continue  # a chain moves together
-        rebuilt = {out.storage for i in replayed for out in drawn.ops[i].outputs}
-        for kept in chain.from_iterable(combinations(sorted(keepable - rebuilt), n) for n in range(len(keepable) + 1)):
-            version = {s: last.get(s, 0) for s in free | set(kept)}
+        for kept in subsets(keepable):
+            at_hand = {(s, last[s]) for s in free | set(kept)}
+            rebuilt: set[tuple[int, int]] = set()
             legal = True
             for i in replayed:
                 for r in drawn.ops[i].input_refs():
-                    wanted = sum(w < i for w in writers.get(r.storage, ()))
-                    legal &= version.get(r.storage) == wanted
+                    version = (r.storage, sum(w < i for w in writers.get(r.storage, ())))
+                    legal &= version in at_hand or version in rebuilt
                 for out in drawn.ops[i].outputs:
-                    legal &= out.storage not in free  # nothing writes into what is not its own
-                    version[out.storage] = version.get(out.storage, 0) + 1 if in_place[i] else 1
-            if legal and all(version.get(s) == last.get(s, 0) for s in saved):
+                    version = (out.storage, sum(w < i for w in writers[out.storage]))
+                    overwrites = drawn.ops[i].name == "aten.add_.Tensor"
+                    legal &= not overwrites or version in rebuilt
+                    rebuilt.discard(version)
+                    rebuilt.add((out.storage, version[1] + 1))
+            if legal and all((s, last[s]) in at_hand | rebuilt for s in saved):
                 nbytes = sum(drawn.storage_bytes[s] for s in kept if s not in outputs)
                 found.add((nbytes, sum(time_ns[i] for i in replayed)))
     return found
+
+
+def subsets(items: list[int]) -> Iterator[tuple[int, ...]]:
+    return chain.from_iterable(combinations(items, n) for n in range(len(items) + 1))
+
+
+def random_ops_are_together(drawn: BlockProgram, replayed: set[int]) -> bool:
+    """A random op runs after the random ops before it, back to where the generator's state is known."""
+    for op in replayed & set(drawn.random):
+        known = max((after for after in drawn.saved_after if after <= op), default=0)
+        if any(known <= other < op and other not in replayed for other in drawn.random):
+            return False
+    return True
 
 
 @FUZZ

@@ -31,10 +31,12 @@ def memory_of(slopes: list[tuple[int, int]], loss_units: int) -> BaseMemory:
     other.append(UNIT * (sum(saved for saved, _ in slopes) + loss_units))
     return BaseMemory(
         blocks=tuple(f"layers.{p}" for p in range(num_blocks)),
+        forward_bytes=tuple(size - UNIT for size in other),
         other_bytes=tuple(other),
         backward_bytes=tuple(backward),
         start_bytes=tuple(size - 2 * UNIT for size in backward),
-        other_op=tuple(range(num_blocks + 1)),
+        forward_op=tuple(range(num_blocks + 1)),
+        other_op=tuple(range(50, 51 + num_blocks)),
         backward_op=tuple(range(100, 100 + num_blocks)),
     )
 

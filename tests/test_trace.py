@@ -350,7 +350,8 @@ def failing(error: Exception) -> Any:
     ],
 )
 def test_a_step_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
-    step = Step(**({"model": nn.Linear(8, 8), "batch": (x(4, 8),), "loss": mean} | options))
+    arguments: dict[str, Any] = {"model": nn.Linear(8, 8), "batch": (x(4, 8),), "loss": mean} | options
+    step = Step(**arguments)
     with pytest.raises(BadStep, match=message):
         trace_step(step, H200)
 

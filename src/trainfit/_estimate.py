@@ -7,13 +7,13 @@ that name would put the module where the public function `trainfit.estimate` is.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainfit.errors import BadStep, UsageError
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
-from trainfit.records import Category, PeakMoment, TimelinePoint
+from trainfit.records import Category, PeakMoment, TimelinePoint, Trace
 from trainfit.report import text
 from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.step import Step
@@ -87,28 +87,35 @@ def estimate(
     if allocator not in ALLOCATORS:
         raise UsageError(f"no allocator is called {allocator!r}", hint=f"pass {' or '.join(ALLOCATORS)}")
     target = find_gpu(gpu)
-    free_bytes = target.memory_bytes - target.context_bytes
-    budget_bytes = free_bytes if budget is None else parse_bytes(budget, of_bytes=target.memory_bytes)
-
+    budget_bytes = free_bytes(target) if budget is None else parse_bytes(budget, of_bytes=target.memory_bytes)
     start = time.perf_counter()
     trace = trace_step(step, target)
     trace_seconds = time.perf_counter() - start
+    return replace(estimate_trace(trace, target, allocator), budget_bytes=budget_bytes, trace_seconds=trace_seconds)
 
-    memory = simulate_memory(trace, hidden_memory(target, trace.torch_version), allocator)
+
+def free_bytes(gpu: Gpu) -> int:
+    """What a process can use of the GPU: its memory less the driver's context."""
+    return gpu.memory_bytes - gpu.context_bytes
+
+
+def estimate_trace(trace: Trace, gpu: Gpu, allocator: AllocatorMode) -> Estimate:
+    """The estimate of a step that was traced, for the budget of the whole GPU."""
+    memory = simulate_memory(trace, hidden_memory(gpu, trace.torch_version), allocator)
     peak_op = trace.ops[memory.peak_op]
     return Estimate(
-        gpu=target.name,
+        gpu=gpu.name,
         torch=trace.torch_version,
         allocator=allocator,
         peak_allocated_bytes=memory.peak_allocated_bytes,
         peak_reserved_bytes=memory.peak_reserved_bytes,
         peak_at=PeakMoment(phase=peak_op.phase, op=peak_op.name, module=peak_op.module),
         breakdown_bytes={category.value: 0 for category in Category} | dict(memory.breakdown_bytes),
-        budget_bytes=budget_bytes,
+        budget_bytes=free_bytes(gpu),
         num_parameters=trace.num_parameters,
-        trace_seconds=trace_seconds,
+        trace_seconds=0.0,
         timeline=memory.points,
-        not_modelled=_not_modelled(target),
+        not_modelled=_not_modelled(gpu),
     )
 
 

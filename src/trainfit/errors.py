@@ -67,6 +67,20 @@ class PlanMismatch(TrainfitError):
     """A planned block did something else than what was recorded of it."""
 
 
+class BadPlan(UsageError):
+    """A plan's file that cannot be read as one, or that was made for another model."""
+
+
+class InfeasibleBudget(TrainfitError):
+    """No plan's peak is within the budget; `minimum_bytes` is the smallest budget that works."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, hint: str, minimum_bytes: int) -> None:
+        super().__init__(message, hint=hint)
+        self.minimum_bytes = minimum_bytes
+
+
 def did_you_mean(name: str, choices: Sequence[str]) -> str:
     """The start of a hint that names the nearest of `choices`; empty when none is near."""
     wanted = name.strip().lower()

@@ -34,9 +34,10 @@ class Category(StrEnum):
     OTHER = "other"  # buffers and the batch
 
 
-OUTPUT = 0
-"""A step of a kernel's hidden memory. Steps are integers: n > 0 allocates a temporary of n bytes, -n frees the latest one
-of n bytes, OUTPUT stands for the op's next output. Outputs beyond those named come first; what is left is freed last."""
+OUTPUT, LAST_OUTPUT = 0, -(2**63)
+"""Steps of a kernel's hidden memory. Steps are integers: n > 0 allocates a temporary of n bytes, -n frees the latest one
+of n bytes, OUTPUT is the op's next output, LAST_OUTPUT its last one that has not come yet. Outputs beyond those named
+come before all steps; temporaries that are left go after them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,4 +123,4 @@ def below_autocast() -> Iterator[None]:
 
 def after_backward(callback: Callable[[], None]) -> None:
     """Call back when the backward pass now running is done."""
-    torch.autograd.Variable._execution_engine.queue_callback(callback)  # type: ignore[attr-defined]
+    torch.autograd.Variable._execution_engine.queue_callback(callback)

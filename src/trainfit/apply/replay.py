@@ -87,9 +87,7 @@ def number_values(program: BlockProgram) -> Values:
         made = dict.fromkeys([*written, *(r.storage for r in op.outputs if r.storage not in current)])
         makes.append(tuple(new_value(s, index) for s in made))
     number_saves(len(program.ops))
-    return Values(
-        tuple(storages), tuple(makers), tuple(reads), tuple(makes), tuple(saved), frozenset(current.values())
-    )
+    return Values(tuple(storages), tuple(makers), tuple(reads), tuple(makes), tuple(saved), frozenset(current.values()))
 
 
 def plan_replay(program: BlockProgram, decision: BlockDecision) -> ReplayPlan:
@@ -238,9 +236,7 @@ def _ops_for(
     return tuple(sorted(ops))
 
 
-def _frees(
-    values: Values, ops: tuple[int, ...], at_hand: set[int], rebuilt: set[int]
-) -> tuple[tuple[int, ...], ...]:
+def _frees(values: Values, ops: tuple[int, ...], at_hand: set[int], rebuilt: set[int]) -> tuple[tuple[int, ...], ...]:
     last_use: dict[int, int] = {}
     for op in ops:
         for value in (*values.reads[op], *values.makes[op]):

@@ -24,12 +24,14 @@ class NotRecordable(Exception):
 
 
 class Twins:
-    """Makes twins on `device`; `pairs` remembers each with the storage it stands for."""
+    """Makes twins on `device`."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._bases: dict[int, torch.Tensor] = {}
-        self._twins: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # the tensor is held so that its id stays its own
+        self._twins: dict[
+            int, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # the tensor is held so that its id stays its own
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The twin of a tensor; always the same for the same tensor."""
@@ -54,19 +56,21 @@ class Twins:
         if not tensor.requires_grad:
             return twin
         twin.requires_grad_()
-        return nn.Parameter(twin) if isinstance(tensor, nn.Parameter) else _Arrive.apply(twin, tensor.is_leaf)
+        if isinstance(tensor, nn.Parameter):
+            return nn.Parameter(twin)
+        return twin if tensor.is_leaf else _Arrive.apply(twin)
 
 
 class _Arrive(torch.autograd.Function):
     """Gives a twin a history, as an input from an earlier layer has one: in-place ops on it are then allowed."""
 
     @staticmethod
-    def forward(ctx: Any, twin: torch.Tensor, is_leaf: bool) -> torch.Tensor:
+    def forward(ctx: Any, twin: torch.Tensor) -> torch.Tensor:
         return twin.data
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return grads[0], None
+    def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+        return grads[0]
 
 
 def map_tensors(convert: Callable[[torch.Tensor], Any], value: Any) -> Any:
@@ -93,16 +97,14 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def named_tensors(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """(dotted name, table, key) of every parameter, buffer and plain tensor attribute of a module and those in it."""
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, nn.Module, str, str]]:
+    """(dotted name, module, table in its __dict__ or "", key) of every parameter, buffer and plain tensor attribute."""
     for prefix, inner in module.named_modules():
-        for table in (inner._parameters, inner._buffers, inner.__dict__):
-            for key, value in table.items():
+        state = vars(inner)
+        for table in ("_parameters", "_buffers", ""):
+            for key, value in (state[table] if table else state).items():
                 if isinstance(value, torch.Tensor):
-                    yield f"{prefix}.{key}" if prefix else key, table, key
-
-
-Hook = Callable[[nn.Module, str], None]
+                    yield f"{prefix}.{key}" if prefix else key, inner, table, key
 
 
 def twin_module(

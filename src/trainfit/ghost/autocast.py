@@ -71,13 +71,40 @@ class WeightCastCache:
 
 def autocast_kernels(cache: WeightCastCache) -> dict[str, Callable[..., Any]]:
     """A kernel for every op that has an AutocastCUDA kernel in this torch, keyed by the op's name with overload."""
-    kernels = {}
+    kernels = {"_cudnn_rnn": cudnn_rnn_kernel(cache)}  # a build without CUDA has no autocast kernel for it
     for name in torch_compat.ops_with_kernel("AutocastCUDA"):
-        if name in BANNED:
+        if name in BANNED or name in kernels:
             continue
         op = _overload(name)
         kernels[name] = _kernel(op, _argument_caster(name, op, cache))
     return kernels
+
+
+def cudnn_rnn_kernel(cache: WeightCastCache) -> Callable[..., Any]:
+    """cuDNN's RNN wants its weights in one buffer: autocast copies them into a new one (native/cudnn/AutocastRNN.cpp)."""
+
+    def run(x: torch.Tensor, weights: list[torch.Tensor], stride0: int, weight_buf: Any, *rest: Any) -> Any:
+        dtype = torch.get_autocast_dtype("cuda")
+        with torch_compat.without_autocast_cuda():
+            states = [cache.cast(state, dtype) if _is_castable(state) else state for state in rest[:2]]
+            x = cache.cast(x, dtype)
+            if weights[0].dtype != dtype:
+                weights = _flat_copies(weights, dtype)
+            return torch.ops.aten._cudnn_rnn(x, weights, stride0, None, *states, *rest[2:])
+
+    return run
+
+
+def _flat_copies(weights: list[torch.Tensor], dtype: torch.dtype) -> list[torch.Tensor]:
+    """Copies through which gradients flow back, side by side in one storage but no views of one another."""
+    flat = torch.zeros(sum(w.numel() for w in weights), dtype=dtype, device=weights[0].device)
+    copies, offset = [], 0
+    for weight in weights:
+        copy = torch.empty(0, dtype=dtype, device=weight.device)
+        copy.set_(flat.untyped_storage(), offset, weight.shape, weight.stride())  # type: ignore[call-overload]
+        copies.append(copy.copy_(weight))
+        offset += weight.numel()
+    return copies
 
 
 def _overload(name: str) -> Any:

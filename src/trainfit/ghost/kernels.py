@@ -72,10 +72,25 @@ def _rnn(
     batch_sizes: Sequence[int],
     dropout_state: torch.Tensor | None,
 ) -> tuple[torch.Tensor, ...]:
-    features = (proj_size or hidden_size) * (2 if bidirectional else 1)
-    out = x.new_empty((*x.shape[:-1], features))
+    directions = 2 if bidirectional else 1
+    out = x.new_empty((*x.shape[:-1], (proj_size or hidden_size) * directions))
     cy = _like(cx) if cx is not None else x.new_empty(0)
-    return out, _like(hx), cy, x.new_empty(0, dtype=torch.uint8), _flat_weights(weights)
+    reserve_bytes = _rnn_reserve_bytes(x, hx, mode, hidden_size, num_layers, directions) if train else 0
+    return out, _like(hx), cy, x.new_empty(reserve_bytes, dtype=torch.uint8), _flat_weights(weights)
+
+
+def _rnn_reserve_bytes(
+    x: torch.Tensor, hx: torch.Tensor, mode: int, hidden_size: int, num_layers: int, directions: int
+) -> int:
+    """What cuDNN keeps for backward: per layer and direction the gates and the state of every time step.
+
+    Besides, what goes from layer to layer, and two states. Fitted to an LSTM's recording (tests/data/lstm.json.gz); the
+    number of gates is cuDNN's for its modes 0 and 1 (plain), 2 (LSTM), 3 (GRU).
+    """
+    gates = {2: 4, 3: 4}.get(mode, 1)
+    steps_bytes = x.numel() // x.shape[-1] * hidden_size * x.element_size()
+    per_step = (gates + 1) * num_layers * directions + (num_layers - 1) * directions
+    return per_step * steps_bytes + 2 * hx.numel() * hx.element_size() + 256
 
 
 def _flat_weights(weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -101,7 +116,7 @@ def _rnn_backward(
     for weight in weights:
         grads.append(flat[offset : offset + weight.numel()].view(weight.shape))
         offset += weight.numel()
-    grad_cx = _like(cx) if cx is not None and output_mask[2] else x.new_empty(0)
+    grad_cx = _like(cx) if cx is not None else x.new_empty(0)  # made whether wanted or not
     return _like(x), _like(hx), grad_cx, grads if output_mask[3] else [x.new_empty(0) for _ in weights]
 
 
@@ -136,6 +151,12 @@ def _in_format(x: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
     return laid_out.squeeze(2) if x.dim() == 3 else laid_out
 
 
+def _reduced_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, *rest: Any) -> torch.Tensor:
+    """CUDA resizes the unreduced loss to a scalar in place, so the scalar's storage keeps the loss's size."""
+    unreduced = torch.empty_like(torch.broadcast_tensors(x, target)[0], dtype=torch.promote_types(x.dtype, target.dtype))
+    return unreduced if reduction == 0 else unreduced.as_strided((), ())
+
+
 def _nonzero(x: torch.Tensor) -> torch.Tensor:
     # CUDA writes the coordinates transposed, hence the strides.
     return x.new_empty((x.dim(), count_nonzero("aten.nonzero", x)), dtype=torch.int64).t()
@@ -165,6 +186,8 @@ def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, t
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    aten.mse_loss.default: _reduced_loss,
+    aten.smooth_l1_loss.default: _reduced_loss,
     aten._fused_rms_norm.default: _rms_norm,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten._cudnn_rnn.default: _rnn,

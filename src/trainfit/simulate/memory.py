@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from trainfit.records import (
+    LAST_OUTPUT,
     OUTPUT,
     Category,
     MemoryEvent,
@@ -198,12 +199,12 @@ def _op_actions(trace: Trace, op_index: int, events: Sequence[MemoryEvent], hidd
 
 def _interleaved(outputs: Sequence[_Action], steps: Sequence[int]) -> tuple[list[_Action], list[_Action]]:
     """The outputs and temporaries of one kernel in the order of its steps, and the temporaries that are left."""
-    num_first = max(0, len(outputs) - steps.count(OUTPUT))
+    num_first = max(0, len(outputs) - steps.count(OUTPUT) - steps.count(LAST_OUTPUT))
     actions, pending, live = list(outputs[:num_first]), list(outputs[num_first:]), list[_Action]()
     for number, step in enumerate(steps):
-        if step == OUTPUT:
-            actions += pending[:1]
-            del pending[:1]
+        if step in (OUTPUT, LAST_OUTPUT):
+            if pending:
+                actions.append(pending.pop(0 if step == OUTPUT else -1))
         elif step > 0:
             live.append(_Action(f"temporary {number}", step, _CATEGORY_INDEX[Category.TEMPORARIES], True))
             actions.append(live[-1])

@@ -1,0 +1,38 @@
+"""Stage `solve`: what each block keeps, so that the step is as fast as possible within a budget. No torch.
+
+A menu per block class by minimum cuts (`menu`), one small integer program over the blocks (`milp`), and an exact
+simulation, passed in, that judges the result (`search`).
+"""
+
+from trainfit.solve.baselines import Baseline, every_nth, greedy, nothing, uniform
+from trainfit.solve.graph import build_graph
+from trainfit.solve.memory import BaseMemory, base_memory
+from trainfit.solve.menu import frontier
+from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.replay import Option, evaluate
+from trainfit.solve.search import Found, Infeasible, Search, Verdict
+from trainfit.solve.whole import Problem
+from trainfit.solve.words import summarize
+
+__all__ = [
+    "BaseMemory",
+    "Baseline",
+    "Choice",
+    "Found",
+    "Infeasible",
+    "Option",
+    "Problem",
+    "Search",
+    "Verdict",
+    "base_memory",
+    "build_graph",
+    "evaluate",
+    "every_nth",
+    "fastest_within",
+    "frontier",
+    "greedy",
+    "nothing",
+    "smallest_peak",
+    "summarize",
+    "uniform",
+]

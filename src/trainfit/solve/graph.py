@@ -2,13 +2,14 @@
 
 In: a `BlockProgram` and the time of each of its ops. Out: a frozen graph; no torch, no numbers but bytes and ns.
 
-A value is one version of a storage: an in-place op makes the next version of what it writes. After forward a storage
-holds its last version only, so only that can be kept. Inputs, parameters and buffers are free: they are at hand in
-backward whatever the block does. What may be kept is what somebody can hold: storages that autograd saves, and the
-outputs of submodules. The block's own outputs cost nothing to keep, because the next block holds them as its inputs.
+A value is one version of a storage: an op that overwrites a storage makes its next version. After forward a storage
+holds its last version only, so only that can be kept; an earlier one, if a replayed op reads it, is rebuilt in memory
+of its own. Inputs, parameters and buffers are free: their last versions are at hand in backward whatever the block
+does. What may be kept is what somebody can hold: storages that autograd saves, and the outputs of submodules. The
+block's own outputs cost nothing to keep, because the next block holds them as its inputs.
 
-Ops fall in three groups. Plain ones may be replayed freely. Random ones are replayed all, in order, or not at all, so
-that the generator is advanced as in forward. Fixed ones (collectives, ops that update running statistics) never are.
+Opaque ops are never replayed. A random op is replayed only together with the random ops before it, back to the last
+moment at which the generator's state is known: the start of the block, or a tensor that autograd packed in between.
 """
 
 from __future__ import annotations
@@ -20,22 +21,6 @@ from trainfit.records import BlockProgram, Op
 
 ALLOCATION_UNIT_BYTES = 512
 """The allocator hands out multiples of this; what a storage takes is rounded up to it."""
-
-_COLLECTIVES = ("_c10d_functional", "c10d", "_c10d_functional_autograd")
-_RANDOM = frozenset(
-    "native_dropout bernoulli bernoulli_ rand rand_like randn randn_like randint randint_like randperm normal normal_ "
-    "uniform_ multinomial exponential_ log_normal_ geometric_ cauchy_ poisson rrelu_with_noise rrelu_with_noise_ "
-    "_fused_dropout".split()
-)
-_DROPOUT_ARGUMENT = {  # random only when this argument, the probability of dropout, is not zero
-    "_scaled_dot_product_flash_attention": 3,
-    "_scaled_dot_product_efficient_attention": 5,
-    "_scaled_dot_product_cudnn_attention": 5,
-    "_cudnn_rnn": 9,
-}
-_UPDATES_STATISTICS = frozenset(
-    "native_batch_norm cudnn_batch_norm miopen_batch_norm _native_batch_norm_legit _batch_norm_with_update".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,30 +36,14 @@ class BlockGraph:
     reads: tuple[tuple[int, ...], ...]  # by op
     makes: tuple[tuple[int, ...], ...]  # by op
     time_ns: tuple[int, ...]  # by op
-    is_fixed: tuple[bool, ...]  # by op: never replayed
-    tied: tuple[tuple[int, ...], ...]  # groups of ops that are replayed together: random ones, in-place chains
+    is_opaque: tuple[bool, ...]  # by op: never replayed
+    is_cast: tuple[bool, ...]  # by value: a parameter in another dtype, which autocast holds until forward ends
+    requires: tuple[tuple[int, int], ...]  # (op, another that is replayed if it is)
 
     @property
     def saved_bytes(self) -> int:
         """What the block keeps when nothing is recomputed."""
         return sum(self.nbytes[value] for value in self.needed)
-
-
-def is_random(op: Op) -> bool:
-    """Whether the op draws from the generator."""
-    name = op.name.split(".")[1] if op.name.count(".") else op.name
-    if name in _DROPOUT_ARGUMENT:
-        position = _DROPOUT_ARGUMENT[name]
-        keyword = dict(op.kwargs).get("dropout_p", 0.0)
-        probability = op.args[position] if len(op.args) > position else keyword
-        return isinstance(probability, (int, float)) and probability > 0
-    return name in _RANDOM
-
-
-def is_fixed(op: Op) -> bool:
-    """Whether the op must run once and no more: it communicates, or changes state outside its outputs."""
-    namespace, _, rest = op.name.partition(".")
-    return namespace in _COLLECTIVES or namespace != "aten" or rest.split(".")[0] in _UPDATES_STATISTICS
 
 
 def build_graph(program: BlockProgram, time_ns: Sequence[int]) -> BlockGraph:
@@ -87,6 +56,7 @@ def build_graph(program: BlockProgram, time_ns: Sequence[int]) -> BlockGraph:
     saved = {ref.storage for ref in program.saved}
     keepable = (saved | {storage for _, storage in program.submodule_outputs}) - free
     outputs = {ref.storage for ref in program.outputs}
+    opaque = set(program.opaque)
     return BlockGraph(
         storage=tuple(storages),
         nbytes=tuple(0 if s in outputs else rounded_bytes(program.storage_bytes[s]) for s in storages),
@@ -97,9 +67,15 @@ def build_graph(program: BlockProgram, time_ns: Sequence[int]) -> BlockGraph:
         reads=tuple(reads),
         makes=tuple(makes),
         time_ns=tuple(time_ns),
-        is_fixed=tuple(is_fixed(op) for op in program.ops),
-        tied=_tied(program, storages, makes),
+        is_opaque=tuple(op in opaque for op in range(len(program.ops))),
+        is_cast=tuple(maker is not None and _is_cast(program, program.ops[maker]) for maker in makers),
+        requires=_requires(program),
     )
+
+
+def rounded_bytes(nbytes: int) -> int:
+    """What the allocator hands out for `nbytes`."""
+    return -(-nbytes // ALLOCATION_UNIT_BYTES) * ALLOCATION_UNIT_BYTES
 
 
 def _number_values(
@@ -117,32 +93,30 @@ def _number_values(
 
     for storage in sorted(free):
         new_value(storage, None)
+    writes = dict(program.writes)
     reads, makes = [], []
     for index, op in enumerate(program.ops):
-        in_place = op.name.split(".")[-2].endswith("_") or op.name.endswith("out")
-        read = {ref.storage for ref in op.input_refs()}
+        written = writes.get(index, ())
+        read = {ref.storage for ref in op.input_refs()}.union(written)
         for storage in sorted(read - current.keys()):
             new_value(storage, None)  # comes from outside and is no argument: nobody can find it again
         reads.append(tuple(sorted(current[storage] for storage in read)))
-        written = dict.fromkeys(ref.storage for ref in op.outputs)
-        makes.append(tuple(new_value(s, index) for s in written if in_place or s not in current))
+        made = dict.fromkeys([*written, *(ref.storage for ref in op.outputs if ref.storage not in current)])
+        makes.append(tuple(new_value(storage, index) for storage in made))
     for storage in sorted({ref.storage for ref in program.saved} - current.keys()):
         new_value(storage, None)
     return storages, makers, current, reads, makes
 
 
-def _tied(
-    program: BlockProgram, storages: Sequence[int], makes: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], ...]:
-    random = tuple(index for index, op in enumerate(program.ops) if is_random(op))
-    writers: dict[int, list[int]] = {}
-    for index, made in enumerate(makes):
-        for value in made:
-            writers.setdefault(storages[value], []).append(index)
-    groups = [random, *(tuple(ops) for ops in writers.values())]
-    return tuple(group for group in groups if len(group) > 1)
+def _is_cast(program: BlockProgram, op: Op) -> bool:
+    parameters = {ref.storage for _, ref in program.parameters}
+    return op.name == "aten._to_copy.default" and all(ref.storage in parameters for ref in op.input_refs())
 
 
-def rounded_bytes(nbytes: int) -> int:
-    """What the allocator hands out for `nbytes`."""
-    return -(-nbytes // ALLOCATION_UNIT_BYTES) * ALLOCATION_UNIT_BYTES
+def _requires(program: BlockProgram) -> tuple[tuple[int, int], ...]:
+    random = sorted(program.random)
+    pairs = []
+    for before, op in zip(random, random[1:], strict=False):
+        if not any(before < position <= op for position in program.saved_after):
+            pairs.append((op, before))
+    return tuple(pairs)

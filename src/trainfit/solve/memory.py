@@ -5,7 +5,9 @@ number of blocks says that the first p blocks, in forward order, are done with f
 they drop is not there. So a plan's memory is that of the unplanned step, less the drops of the first p blocks, plus
 what the replay of block p adds while it is under way:
 
-    other[p]     the most bytes at position p outside of block p's backward: forward, loss, optimizer (p = 0)
+    forward[p]   the most bytes at position p in forward, the loss included (p is the number of blocks)
+    other[p]     the most bytes at position p outside of forward and of block p's backward: the loss's backward, the
+                 optimizer (p = 0)
     backward[p]  the most bytes from the start of block p's backward to the start of the next one's
     start[p]     the bytes right before block p's backward starts, when its replay begins
 
@@ -30,10 +32,12 @@ class BaseMemory:
     """Bytes by position; `blocks` are those that the trace runs, in forward order."""
 
     blocks: tuple[str, ...]
+    forward_bytes: tuple[int, ...]  # one more than there are blocks
     other_bytes: tuple[int, ...]  # one more than there are blocks
     backward_bytes: tuple[int, ...]
     start_bytes: tuple[int, ...]
-    other_op: tuple[int, ...]  # the trace's op at which other_bytes is reached; -1 where no op is at that position
+    forward_op: tuple[int, ...]  # the trace's op at which forward_bytes is reached; -1 where no op is at that position
+    other_op: tuple[int, ...]
     backward_op: tuple[int, ...]
 
 
@@ -62,12 +66,15 @@ def base_memory(trace: Trace, block_names: Sequence[str]) -> BaseMemory:
         for op, (before, most) in zip(
             range(section.first_op, section.last_op), _play(trace, section, live), strict=True
         ):
-            table.add(op, positions[op - section.first_op], before, most)
+            is_forward = trace.ops[op].phase is Phase.FORWARD
+            table.add(op, positions[op - section.first_op], is_forward, before, most)
     return BaseMemory(
         blocks=blocks,
+        forward_bytes=tuple(table.forward),
         other_bytes=tuple(table.other),
         backward_bytes=tuple(table.backward),
         start_bytes=tuple(table.start),
+        forward_op=tuple(table.forward_op),
         other_op=tuple(table.other_op),
         backward_op=tuple(table.backward_op),
     )
@@ -75,15 +82,18 @@ def base_memory(trace: Trace, block_names: Sequence[str]) -> BaseMemory:
 
 class _Table:
     def __init__(self, num_blocks: int) -> None:
+        self.forward, self.forward_op = [0] * (num_blocks + 1), [-1] * (num_blocks + 1)
         self.other, self.other_op = [0] * (num_blocks + 1), [-1] * (num_blocks + 1)
         self.backward, self.backward_op = [0] * num_blocks, [-1] * num_blocks
         self.start = [0] * num_blocks
 
-    def add(self, op: int, place: tuple[int, bool, bool], before: int, most: int) -> None:
+    def add(self, op: int, place: tuple[int, bool, bool], is_forward: bool, before: int, most: int) -> None:
         position, in_backward, is_start = place
         if is_start:
             self.start[position] = max(self.start[position], before)
-        sizes, ops = (self.backward, self.backward_op) if in_backward else (self.other, self.other_op)
+        sizes, ops = (self.forward, self.forward_op) if is_forward else (self.other, self.other_op)
+        if in_backward:
+            sizes, ops = self.backward, self.backward_op
         if most > sizes[position]:
             sizes[position], ops[position] = most, op
 

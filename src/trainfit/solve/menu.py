@@ -4,18 +4,18 @@ In: a `BlockGraph`. Out: `Option`s by rising recompute time and falling kept byt
 
 For a price of p/q ns per byte the best option is a minimum cut of this network:
 
-    source -> op         q * time(op)       cut: the op is replayed
+    source -> op         q * time(op)       cut: the op is replayed; infinite if it is opaque
     op -> v_in           infinite           what is rebuilt is rebuilt by its op; an op's time is paid once
     source -> v_in       infinite           where v cannot be rebuilt: it comes from outside
     v_in -> v_out        p * bytes(v)       cut: v is kept; 0 if v is free; infinite if v cannot be kept
     v_out -> op          infinite           a replayed op finds what it reads
     v_out -> sink        infinite           backward finds what it needs
-    a -> b -> a          infinite           for ops a, b that are tied
-    last_in -> op        infinite           for ops in an in-place chain: a storage is kept or rebuilt, not both
+    other -> op          infinite           where replaying op requires replaying the other (random ops)
 
 The sink's side holds what must be at hand (v_out), what is rebuilt (v_in) and what is replayed (op). A cut without
 infinite edges is a decision that serves backward, and its capacity is q * recompute time + p * kept bytes; conversely
 every decision, completed by the closure of `replay.evaluate`, is such a cut. So the minimum cut is a best decision.
+In-place chains need no edges of their own: an early version cannot be kept, so who reads it replays the chain up to it.
 
 The best value as a function of the price is the lower envelope of lines (kept bytes is the slope, recompute time the
 value at price 0), and its lines are the vertices of the convex frontier. Eisner and Severance: between two neighbouring
@@ -64,12 +64,11 @@ def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
     weight = sum(graph.nbytes) + 1  # time counts first, bytes break ties
     keep = {v: program.add_binary(graph.nbytes[v]) for v, keepable in enumerate(graph.is_keepable) if keepable}
     replay = [program.add_binary(weight * ns) for ns in graph.time_ns]
-    for op, fixed in enumerate(graph.is_fixed):
-        if fixed:
+    for op, opaque in enumerate(graph.is_opaque):
+        if opaque:
             program.add_row({replay[op]: 1}, upper=0)
-    for group in graph.tied:
-        for first, second in zip(group, group[1:], strict=False):
-            program.add_row({replay[first]: 1, replay[second]: -1}, lower=0, upper=0)
+    for op, other in graph.requires:
+        program.add_row({replay[other]: 1, replay[op]: -1}, lower=0)
 
     def require(value: int, unless: dict[int, float], lower: float) -> None:
         ways = dict(unless)
@@ -127,17 +126,14 @@ def _best_at_price(graph: BlockGraph, per_byte_ns: int, per_bytes: int) -> Optio
             2 * value, 2 * value + 1, per_byte_ns * graph.nbytes[value] if graph.is_keepable[value] else infinite
         )
     for op in range(num_ops):
-        network.add_edge(source, first_op + op, infinite if graph.is_fixed[op] else per_bytes * graph.time_ns[op])
+        network.add_edge(source, first_op + op, infinite if graph.is_opaque[op] else per_bytes * graph.time_ns[op])
         for value in graph.reads[op]:
             if not graph.is_free[value]:
                 network.add_edge(2 * value + 1, first_op + op, infinite)
     for value in graph.needed:
         network.add_edge(2 * value + 1, sink, infinite)
-    for group in graph.tied:
-        for first, second in zip(group, group[1:], strict=False):
-            network.add_edge(first_op + first, first_op + second, infinite)
-            network.add_edge(first_op + second, first_op + first, infinite)
-    _forbid_keeping_half_a_chain(graph, network, first_op, infinite)
+    for op, other in graph.requires:
+        network.add_edge(first_op + other, first_op + op, infinite)
     _, on_source_side = network.min_cut(source, sink)
     kept = [
         graph.storage[value]
@@ -147,11 +143,3 @@ def _best_at_price(graph: BlockGraph, per_byte_ns: int, per_bytes: int) -> Optio
     option = evaluate(graph, kept)
     assert option is not None, "keeping all that autograd saves serves backward, so a finite cut exists"
     return option
-
-
-def _forbid_keeping_half_a_chain(graph: BlockGraph, network: Network, first_op: int, infinite: int) -> None:
-    last_of: dict[int, int] = {storage: value for value, storage in enumerate(graph.storage)}
-    for value, storage in enumerate(graph.storage):
-        maker, last = graph.maker[value], last_of[storage]
-        if maker is not None and last != value:
-            network.add_edge(2 * last, first_op + maker, infinite)

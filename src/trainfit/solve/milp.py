@@ -10,6 +10,8 @@ grows by less and less: it is concave in k up to the last block. A line less a c
 function is largest at an end. So the order meets the budget at all positions of the run if it does at the first and at
 the last. There D is the drops of all runs before, and that plus the sum of n(o) drop(o): neither depends on the order.
 Hence the order that was given, and every order, meets the same two constraints, and the sorted one needs no other.
+(In forward, where dropped casts still count, this holds if the heavier drop is also the heavier one without its casts.
+Where it is not, forward in the middle of a run may be higher than at its ends; `Problem.peak` sees it, and the judge.)
 
 So the program has, per run, whole numbers n(o) that sum to N - 1, one-hot z(o), used(o), and the run's extra. Its size
 does not depend on N. Rows: at the first and last block of each run, and at the end of forward,
@@ -127,18 +129,23 @@ class _Columns:
     def bound_memory(self, budget_terms: dict[int, float], budget_bytes: float, *, with_extras: bool = True) -> None:
         """Rows: memory + budget_terms <= budget_bytes at every position that can bind."""
         problem, memory = self._problem, self._problem.memory
-        dropped = dict(budget_terms)
-        for run, counts, lasts, extra in zip(problem.runs, self.counts, self.lasts, self._extras, strict=True):
-            extra_term = {extra: 1.0} if with_extras else {}
-            drops = [float(problem.drop_bytes(run.class_index, o)) for o in problem.menus[run.class_index]]
-            for sizes, terms in ((memory.other_bytes, {}), (memory.backward_bytes, extra_term)):
+        kinds = (
+            (memory.forward_bytes, problem.forward_drop_bytes, False),
+            (memory.other_bytes, problem.drop_bytes, False),
+            (memory.backward_bytes, problem.drop_bytes, with_extras),
+        )
+        for sizes, drop_bytes, has_extra in kinds:
+            dropped = dict(budget_terms)
+            for run, counts, lasts, extra in zip(problem.runs, self.counts, self.lasts, self._extras, strict=True):
+                drops = [-float(drop_bytes(run.class_index, option)) for option in problem.menus[run.class_index]]
+                terms = {extra: 1.0} if has_extra else {}
                 bend = _bend(sizes[run.first : run.first + run.length])
                 self._program.add_row({**dropped, **terms}, upper=budget_bytes - sizes[run.first] - bend)
-                at_last = {**dropped, **terms, **{c: -d for c, d in zip(counts, drops, strict=True)}}
-                self._program.add_row(at_last, upper=budget_bytes - sizes[run.last] - bend)
-            dropped |= {c: -d for c, d in zip(counts, drops, strict=True)}
-            dropped |= {c: -d for c, d in zip(lasts, drops, strict=True)}
-        self._program.add_row(dropped, upper=budget_bytes - memory.other_bytes[-1])
+                dropped |= dict(zip(counts, drops, strict=True))
+                self._program.add_row({**dropped, **terms}, upper=budget_bytes - sizes[run.last] - bend)
+                dropped |= dict(zip(lasts, drops, strict=True))
+            for size in sizes[len(problem.class_of) :]:  # the end of forward; backward has no position of its own there
+                self._program.add_row(dropped, upper=budget_bytes - size)
 
 
 def _solve(problem: Problem, budget_bytes: int, bound_ns: int) -> Choice | None:

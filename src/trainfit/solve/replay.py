@@ -4,8 +4,8 @@ In: a `BlockGraph` and the storages that are kept. Out: an `Option`. This is the
 menu's cuts and MILPs only find good decisions.
 
 The replay: the dropped values that backward needs are rebuilt at the block's first unpacking. An op is replayed when
-something it makes is needed and not at hand, once, whoever needs it, and so back through what it reads. Ops that are
-tied are replayed together. Whatever is not needed any more is let go right after the op that used it last.
+something it makes is needed and not at hand, once, whoever needs it, and so back through what it reads and the random
+ops that it requires. Whatever is not needed any more is let go right after the op that used it last.
 """
 
 from __future__ import annotations
@@ -58,26 +58,19 @@ def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
 
 def _closure(graph: BlockGraph, at_hand: set[int]) -> list[int] | None:
     """The ops to replay, in program order; None if that would need what cannot be made again."""
-    tied_to: dict[int, set[int]] = {}
-    for group in graph.tied:
-        for op in group:
-            tied_to.setdefault(op, set()).update(group)
+    requires = dict(graph.requires)
     replayed: set[int] = set()
     pending = [value for value in graph.needed if value not in at_hand]
     while pending:
-        maker = graph.maker[pending.pop()]
-        if maker is None:
+        op = graph.maker[pending.pop()]
+        if op is None:
             return None
-        ops = [maker]
-        while ops:
-            op = ops.pop()
-            if op in replayed:
-                continue
-            if graph.is_fixed[op]:
+        while op is not None and op not in replayed:
+            if graph.is_opaque[op]:
                 return None
             replayed.add(op)
-            ops += tied_to.get(op, ())
             pending += [value for value in graph.reads[op] if value not in at_hand]
+            op = requires.get(op)
     return sorted(replayed)
 
 

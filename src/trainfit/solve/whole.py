@@ -4,12 +4,14 @@ In: menus by block class, the class of each block, a `BaseMemory`. Out: for a ch
 recompute time, its peak and the moment of the peak, by the linear model that the MILP optimises:
 
     D(p)      = sum of drop(option of block j) over the blocks j < p
+    forward   : forward[p] - D(p) + casts(p)         for p = 0 .. number of blocks
     other     : other[p] - D(p)                      for p = 0 .. number of blocks
     backward  : backward[p] - D(p) + extra(run of p) for every block p
     extra(run): the largest extra of an option used in the run; extra(o) is what o holds beyond what autograd would,
                 or by how much its replay exceeds the backward that follows it, whichever is more
 
-A run is a maximal stretch of consecutive blocks of one class. Taking the run's largest extra for all of its blocks can
+Casts of parameters that the blocks j < p drop are still there in forward, because autocast's cache holds them until
+forward ends: casts(p) is their sum. A run is a maximal stretch of consecutive blocks of one class. Taking the run's largest extra for all of its blocks can
 only make the model too large; it is what makes the order within a run immaterial (`milp`).
 """
 
@@ -69,6 +71,12 @@ class Problem:
         """By how much the option makes a block's forward leave less behind."""
         return self.graphs[class_index].saved_bytes - option.kept_bytes
 
+    def forward_drop_bytes(self, class_index: int, option: Option) -> int:
+        """The part of `drop_bytes` that is gone while forward still runs."""
+        graph, kept = self.graphs[class_index], set(option.kept)
+        casts = (v for v in graph.needed if graph.is_cast[v] and graph.storage[v] not in kept)
+        return self.drop_bytes(class_index, option) - sum(graph.nbytes[value] for value in casts)
+
     def extra_bytes(self, run: Run, option: Option) -> int:
         """By how much a block's replay and backward under the option exceed its backward with nothing recomputed."""
         memory, blocks = self.memory, range(run.first, run.first + run.length)
@@ -86,15 +94,19 @@ class Problem:
         """The peak of a choice by the linear model, and when it is."""
         memory = self.memory
         moments = []
-        dropped = 0
+        dropped = forward_dropped = 0
         for run in self.runs:
             blocks = range(run.first, run.first + run.length)
             extra = max(self.extra_bytes(run, self.option(block, choice[block])) for block in blocks)
             for block in blocks:
                 name = memory.blocks[block]
+                moments.append((memory.forward_bytes[block] - forward_dropped, Moment(memory.forward_op[block], None)))
                 moments.append((memory.other_bytes[block] - dropped, Moment(memory.other_op[block], None)))
                 moments.append((memory.backward_bytes[block] - dropped + extra, Moment(memory.backward_op[block], name)))
-                dropped += self.drop_bytes(run.class_index, self.option(block, choice[block]))
+                option = self.option(block, choice[block])
+                dropped += self.drop_bytes(run.class_index, option)
+                forward_dropped += self.forward_drop_bytes(run.class_index, option)
+        moments.append((memory.forward_bytes[-1] - forward_dropped, Moment(memory.forward_op[-1], None)))
         moments.append((memory.other_bytes[-1] - dropped, Moment(memory.other_op[-1], None)))
         return max(moments, key=lambda moment: moment[0])
 

@@ -30,10 +30,11 @@ def place_model(model: nn.Module | Callable[[], nn.Module]) -> nn.Module:
                 f"Step.model built a {type(placed).__name__}, not an nn.Module",
                 hint="return the module from the callable, or pass the module itself",
             )
-    _move(placed, {})
+    moved: dict[int, torch.Tensor] = {}
+    _move(placed, moved)
     for module in placed.modules():
-        if isinstance(module, nn.RNNBase):
-            module.flatten_parameters()
+        if moved and isinstance(module, nn.RNNBase):
+            module.flatten_parameters()  # a model that was built on cuda has done so itself
     return placed
 
 

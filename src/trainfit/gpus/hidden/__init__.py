@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden import attention, blas, convolution, embedding, norms, pointwise, reductions
+from trainfit.gpus.hidden import attention, blas, convolution, embedding, norms, pointwise, recurrent, reductions
 from trainfit.gpus.hidden.tensors import Rule
 from trainfit.records import Op
 
@@ -20,6 +20,7 @@ RULES: dict[str, Rule] = {
     **embedding.RULES,
     **norms.RULES,
     **pointwise.RULES,
+    **recurrent.RULES,
     **reductions.RULES,
 }
 
@@ -32,11 +33,11 @@ class CudaHiddenMemory:
     torch_version: tuple[int, int]
 
     def workspaces(self, op: Op) -> tuple[tuple[str, int], ...]:
-        return blas.workspaces(op, self.gpu, self.torch_version)
+        return blas.workspaces(op, self.gpu, self.torch_version) or recurrent.workspaces(op, self.gpu)
 
     def temporaries(self, op: Op) -> tuple[int, ...]:
         rule = RULES.get(op.name)
-        return rule(op, self.gpu) if rule else ()
+        return rule(op, self.gpu) if rule else blas.temporaries(op, self.gpu, self.torch_version)
 
 
 def hidden_memory(gpu: Gpu, torch_version: str) -> CudaHiddenMemory:

@@ -18,14 +18,14 @@ from trainfit.gpus.hidden.tensors import (
     round_up,
     tensor_argument,
 )
-from trainfit.records import OUTPUT, Op, TensorRef
+from trainfit.records import LAST_OUTPUT, OUTPUT, Op, TensorRef
 
 _CUDNN_ALIGNMENT = 256
 
 
 def _cudnn_forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """cuDNN's plan takes 256 bytes (MHA.cpp; probe: all rows)."""
-    return (256,)
+    """The random state comes first; cuDNN's plan takes 256 bytes (MHA.cpp; probe: all rows)."""
+    return (LAST_OUTPUT, LAST_OUTPUT, OUTPUT, OUTPUT, 256)
 
 
 def _cudnn_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:

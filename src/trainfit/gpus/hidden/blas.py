@@ -1,8 +1,9 @@
-"""Matrix products: the workspaces of cuBLAS and cuBLASLt, which stay with the thread's handle.
+"""Matrix products: the workspaces of cuBLAS and cuBLASLt.
 
-They come after the output of the first product that needs them (recordings in tests/data). cuBLASLt serves `addmm` with
-a bias vector; under torch 2.11 it has a workspace of its own besides that of cuBLAS, which every handle gets first.
-Sources: CublasHandlePool.cpp, Blas.cpp; FACTS 5.
+They come after the output of the product (recordings in tests/data) and stay with the thread's handle. cuBLASLt serves
+`addmm` with a bias vector; up to torch 2.11 it has a workspace of its own besides that of cuBLAS, which every handle
+gets first; later they share one (pytorch #175879). From 2.14 on a workspace lives for one call only (pytorch #194311).
+Source: CublasHandlePool.cpp, Blas.cpp. Measured: 2.11 on an H200; the rest is from the sources.
 """
 
 from __future__ import annotations
@@ -19,11 +20,22 @@ _PRODUCTS = frozenset(
 )
 
 
+_SHARED_SINCE = (2, 12)
+_PER_CALL_SINCE = (2, 14)
+
+
 def workspaces(op: Op, gpu: Gpu, torch_version: tuple[int, int]) -> tuple[tuple[str, int], ...]:
-    if op.name not in _PRODUCTS:
+    if op.name not in _PRODUCTS or torch_version >= _PER_CALL_SINCE:
         return ()
     cublas = (CUBLAS, _cublas_bytes(gpu, torch_version))
-    return (cublas, (CUBLASLT, MIB)) if _uses_cublaslt(op) else (cublas,)
+    has_two = torch_version < _SHARED_SINCE and _uses_cublaslt(op)
+    return (cublas, (CUBLASLT, MIB)) if has_two else (cublas,)
+
+
+def temporaries(op: Op, gpu: Gpu, torch_version: tuple[int, int]) -> tuple[int, ...]:
+    if op.name not in _PRODUCTS or torch_version < _PER_CALL_SINCE:
+        return ()
+    return (MIB,) if _uses_cublaslt(op) else (_cublas_bytes(gpu, torch_version),)
 
 
 def _uses_cublaslt(op: Op) -> bool:

@@ -66,52 +66,66 @@ class _Convolution:
         return self.kernel_pixels == 1 and set(self.stride) == {1}
 
     @property
+    def has_few_inputs(self) -> bool:
+        """Up to 4 channels under a small kernel; one-dimensional ones only in fp32."""
+        few = self.x.shape[1] <= 4 and self.kernel_pixels <= 16 and self.groups == 1
+        return few and not self.is_channels_last and (not self.is_half or len(self.x.shape) == 4)
+
+    @property
+    def is_half(self) -> bool:
+        return self.x.dtype in HALVES
+
+    @property
     def is_direct(self) -> bool:
         """Does a kernel read the operands as they are?"""
-        if self.is_depthwise:
+        if self.is_depthwise or (self.has_few_inputs and not self.is_half):
             return True
-        if self.is_channels_last:
-            return False  # copies are those of channels that need padding
         row_bytes = product(self.x.shape[2:]) * item_bytes(self.x.dtype)
-        return self.is_pointwise and row_bytes % _VECTOR_BYTES == 0
+        return self.is_pointwise and (self.is_channels_last or row_bytes % _VECTOR_BYTES == 0)
 
-    def has_few_inputs(self) -> bool:
-        return self.x.shape[1] <= 4 and self.kernel_pixels <= 16 and self.groups == 1 and len(self.x.shape) == 4
-
-    def copies_bytes(self) -> int:
+    def copies_bytes(self, is_forward: bool) -> int:
         """The operands in channels-last with padded channels; those that are so already are not copied."""
-        if self.is_direct:
+        if self.is_direct or (is_forward and self.has_few_inputs):
             return 0
         size = item_bytes(self.x.dtype)
         in_channels, out_channels = self.x.shape[1], self.y_shape[1]
         padded_in, padded_out = self._padded(in_channels, is_input=True), self._padded(out_channels, is_input=False)
-        is_last = self.is_channels_last
+        # fp32 inputs of odd channels are copied even when they are channels-last.
+        copies_in = not self.is_channels_last or in_channels * size % _VECTOR_BYTES != 0
+        copies_out = not self.is_channels_last or padded_out != out_channels
+        if not self.is_half and not is_forward:
+            copies_out = copies_out or copies_in
         total = 0
-        if not is_last or padded_in != in_channels:
+        if copies_in:
             total += size * self.x.numel // in_channels * padded_in
-        if not is_last or padded_out != out_channels:
+        if copies_out:
             total += size * product(self.y_shape) // out_channels * padded_out
-        if self.kernel_pixels > 1 and (not is_last or (padded_in, padded_out) != (in_channels, out_channels)):
+        if self.kernel_pixels > 1 and (copies_in or copies_out):
             total += size * self.kernel_pixels * padded_in * padded_out // self.groups
         return total
 
     def _padded(self, channels: int, is_input: bool) -> int:
-        size = item_bytes(self.x.dtype)
-        if self.groups > 1 or (is_input and size == 4):
+        if self.groups > 1 or (is_input and not self.is_half):
             return channels
-        return round_up(channels, _VECTOR_BYTES // size)
+        return round_up(channels, _VECTOR_BYTES // item_bytes(self.x.dtype))
 
     def weight_partials_bytes(self, gpu: Gpu) -> int:
         """Partial sums of the weight gradient, fp32."""
         sums_bytes = 4 * self.weight.numel
         if self.is_depthwise:
-            return 8 * self.x.shape[0] * sums_bytes if self.x.dtype in HALVES and self.is_channels_last else 0
-        if self.is_pointwise and self.is_direct:
+            return 8 * self.x.shape[0] * sums_bytes if self.is_half and self.is_channels_last else 0
+        if self.is_direct and self.has_few_inputs:
+            return 0
+        if self.is_direct and not self.is_channels_last:
             return self.x.shape[0] * sums_bytes
-        tiles = ceil_div(self.weight.shape[0], _TILE) * ceil_div(self.weight.numel // self.weight.shape[0], _TILE)
-        if tiles > gpu.num_sms:
-            return 4 * _TILE * _TILE * gpu.num_sms
-        return gpu.num_sms // tiles * sums_bytes
+        columns = self.kernel_pixels * self._padded(self.weight.shape[1], is_input=True)
+        tiles = ceil_div(self.weight.shape[0], _TILE) * ceil_div(columns, _TILE)
+        # Two blocks fit on a multiprocessor for products of fp32 and for few channels.
+        is_doubled = self.is_direct if not self.is_half else self.x.shape[1] <= 4
+        blocks = gpu.num_sms * (2 if is_doubled else 1)
+        if tiles > blocks:
+            return 4 * _TILE * _TILE * blocks
+        return blocks // tiles * 4 * self.weight.shape[0] * columns
 
 
 def _agreeing(tensor: TensorRef, channels_last: bool) -> tuple[int, ...]:
@@ -126,9 +140,9 @@ def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     is_transposed, groups = bool(op.args[6]), integers(op.args[8])[0]
     y_shape = _transposed_shape(op) if is_transposed else _output_shape(x, weight, stride, padding, dilation)
     conv = _Convolution(x, weight, y_shape, stride, groups)
-    copies = 0 if conv.has_few_inputs() and not conv.is_channels_last else conv.copies_bytes()
     before = _agreeing(x, conv.is_channels_last)
-    return (*before, OUTPUT, *_agreeing(weight, conv.is_channels_last), copies + _PLAN_BYTES)
+    workspace = conv.copies_bytes(is_forward=True) + _PLAN_BYTES
+    return (*before, OUTPUT, *_agreeing(weight, conv.is_channels_last), workspace)
 
 
 def _output_shape(
@@ -154,7 +168,7 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     wants_input, wants_weight, wants_bias = mask if isinstance(mask, tuple | list) else (True, True, False)
     conv = _Convolution(x, weight, gradient.shape, integers(op.args[4]), integers(op.args[9])[0])
     layout = conv.is_channels_last
-    copies = conv.copies_bytes()
+    copies = conv.copies_bytes(is_forward=False)
     before = (*_agreeing(gradient, layout), *_agreeing(x, layout))
     steps = before
     if wants_input:

@@ -16,7 +16,7 @@ _UNSORTED_TOKENS = 3072
 _ROWS_PER_PART = 10
 _BLOCKS_PER_SM = 4
 _MANY_PARTS = 4
-_UNIQUE_BYTES = 1279  # cub's storage for finding the runs of equal indices; up to 1 KiB more for very many tokens
+_UNIQUE_BYTES = 1279  # cub's storage for finding runs of equal indices and for scans; 1 KiB more for very many tokens
 
 
 def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -37,7 +37,8 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     segments = min(num_tokens, num_rows)
     parts = num_tokens // _ROWS_PER_PART + segments
     unique = (tokens_bytes, _UNIQUE_BYTES)
-    starts = (tokens_bytes, 8, *unique, *freed(unique), 8 * segments, 8 * segments, 8, 8 * parts)
+    offsets = (8 * segments, 8 * segments, _UNIQUE_BYTES, -_UNIQUE_BYTES)
+    starts = (tokens_bytes, 8, *unique, *freed(unique), *offsets, 8, 8 * parts)
     if _is_summed_in_place(parts, segments, gpu):
         sums: tuple[int, ...] = (8 * parts,)
         if gradient.dtype in HALVES:

@@ -19,7 +19,7 @@ from trainfit.gpus.hidden.tensors import (
     product,
     tensor_argument,
 )
-from trainfit.records import OUTPUT, Op, TensorRef
+from trainfit.records import LAST_OUTPUT, OUTPUT, Op, TensorRef
 
 
 def _layer_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -87,13 +87,13 @@ def _batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Two sums per channel; their staging is gone when the large output comes."""
+    """Two sums per channel, the weights' gradients, and last the input's; the sums' staging is gone by then."""
     x = tensor_argument(op, 1)
     if not _is_channels_innermost(x):
         return ()
     sums = (4 * x.shape[1],) * 2
     reduction = _welford(x, 2)
-    return (*sums, *reduction, *freed(reduction), OUTPUT, OUTPUT, OUTPUT)
+    return (*sums, LAST_OUTPUT, LAST_OUTPUT, *reduction, *freed(reduction), OUTPUT)
 
 
 def _is_channels_innermost(x: TensorRef) -> bool:

@@ -22,7 +22,7 @@ from trainfit.gpus.hidden.tensors import (
     product,
     tensor_argument,
 )
-from trainfit.records import OUTPUT, Op, TensorRef
+from trainfit.records import LAST_OUTPUT, OUTPUT, Op, TensorRef
 
 _FOREACH_CHUNK = 65536
 
@@ -35,6 +35,11 @@ def _softmax(op: Op, gpu: Gpu) -> tuple[int, ...]:
 def _softmax_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """gradient * output, formed before the kernel (SoftMax.cu)."""
     return (nbytes(tensor_argument(op, 0)),)
+
+
+def _dropout(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """The mask is made before the result (Dropout.cu)."""
+    return (LAST_OUTPUT, OUTPUT)
 
 
 def _safe_softmax(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -144,6 +149,7 @@ def _foreach_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 RULES: dict[str, Rule] = {
+    "aten.native_dropout.default": _dropout,
     "aten._log_softmax.default": _softmax,
     "aten._softmax.default": _softmax,
     "aten._softmax_backward_data.default": _softmax_backward,

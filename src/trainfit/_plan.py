@@ -1,0 +1,240 @@
+"""`plan`: the stages in a row, Step -> trace -> price -> solve -> `Plan`, judged by the stages in a row again.
+
+This file composes the stages and has no logic of theirs. The judge of a decision applies it to the ghost model and
+traces that: the same executor makes the same allocations as on a GPU, so the predicted peak is exact by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import trainfit
+from trainfit._estimate import Estimate, estimate_trace, free_bytes
+from trainfit._plan_record import SCHEMA, Decision, MemoryKind, Plan, Row, for_plan
+from trainfit.apply import apply_decisions, record_blocks, structure_of
+from trainfit.cost import price_ops
+from trainfit.errors import InfeasibleBudget, UsageError
+from trainfit.fingerprint import fingerprint
+from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.records import BlockDecision, BlockProgram, Trace
+from trainfit.simulate import AllocatorMode
+from trainfit.solve import (
+    Found,
+    Infeasible,
+    Problem,
+    Search,
+    Verdict,
+    base_memory,
+    build_graph,
+    every_nth,
+    frontier,
+    greedy,
+    nothing,
+    summarize,
+)
+from trainfit.solve.search import Kept
+from trainfit.step import Step
+from trainfit.trace import trace_step
+from trainfit.trace.placement import place_model
+from trainfit.units import format_bytes, parse_bytes
+
+MARGIN = 0.02
+"""The share of the GPU that the default budget leaves free, for what is not modelled."""
+FRONTIER_POINTS = 12
+
+Budget = str | Literal["min"] | None
+
+
+def plan(
+    step: Step,
+    gpu: str = "h200",
+    *,
+    budget: Budget = None,
+    memory: MemoryKind = "reserved",
+    allocator: AllocatorMode = "classic",
+) -> Plan:
+    """The fastest step whose true peak is within `budget`, found and simulated without a GPU.
+
+    `budget` is a size ("27GiB", "90%" of the GPU), or "min" for the smallest that works; when None, the GPU's memory
+    less the driver's context and a margin of 2%. `memory` says which peak it binds. Raises InfeasibleBudget.
+    """
+    planner = Planner(step, find_gpu(gpu), memory, allocator)
+    return planner.plan(budget)
+
+
+def plan_frontier(
+    step: Step, gpu: str = "h200", *, memory: MemoryKind = "reserved", allocator: AllocatorMode = "classic"
+) -> tuple[Plan, ...]:
+    """Plans from the smallest peak to that of recomputing nothing; their times fall as their budgets rise."""
+    planner = Planner(step, find_gpu(gpu), memory, allocator)
+    points = planner.search.frontier(FRONTIER_POINTS)
+    return tuple(planner.make_plan(found, budget_bytes) for budget_bytes, found in points)
+
+
+@dataclass(frozen=True)
+class Planner:
+    """One step on one GPU; what is traced and solved is traced and solved once."""
+
+    step: Step
+    gpu: Gpu
+    memory: MemoryKind
+    allocator: AllocatorMode
+
+    def plan(self, budget: Budget) -> Plan:
+        if self.memory not in ("reserved", "allocated"):
+            raise UsageError(f"no memory is called {self.memory!r}", hint="pass reserved or allocated")
+        if budget == "min":
+            budget_bytes = self.search.smallest().minimum_bytes
+        elif budget is None:
+            budget_bytes = int(free_bytes(self.gpu) - MARGIN * self.gpu.memory_bytes)
+        else:
+            budget_bytes = parse_bytes(budget, of_bytes=self.gpu.memory_bytes)
+        found = self.search.within(budget_bytes)
+        if isinstance(found, Infeasible):
+            minimum = format_bytes(found.minimum_bytes)
+            raise InfeasibleBudget(
+                f"no plan fits {format_bytes(budget_bytes)} {self.memory}: the smallest peak is {minimum}",
+                hint="pass --budget min for that plan, a smaller batch, or a larger GPU",
+                minimum_bytes=found.minimum_bytes,
+            )
+        return self.make_plan(found, budget_bytes)
+
+    @cached_property
+    def search(self) -> Search:
+        return Search(self.problem, self._judge, self._verdict(self._base[1], self._base[0]))
+
+    @cached_property
+    def problem(self) -> Problem:
+        """The step as its blocks' menus and its memory with nothing recomputed."""
+        trace, _ = self._base
+        by_name = dict(self._programs)
+        memory = base_memory(trace, list(by_name))
+        classes = {by_name[name]: None for name in memory.blocks}
+        graphs = tuple(
+            build_graph(program, [cost.time_ns for cost in price_ops(program.ops, self.gpu)]) for program in classes
+        )
+        class_index = {program: index for index, program in enumerate(classes)}
+        return Problem(
+            memory=memory,
+            class_of=tuple(class_index[by_name[name]] for name in memory.blocks),
+            graphs=graphs,
+            menus=tuple(frontier(graph) for graph in graphs),
+            base_ns=self._step_ns(trace),
+        )
+
+    def make_plan(self, found: Found, budget_bytes: int) -> Plan:
+        """The plan's record."""
+        estimate = self._judged[found.choice.kept()] if any(found.choice.options) else self._base[1]
+        return Plan(
+            schema=SCHEMA,
+            trainfit=trainfit.__version__,
+            torch=estimate.torch,
+            gpu=self.gpu.name,
+            allocator=self.allocator,
+            memory=self.memory,
+            budget_bytes=budget_bytes,
+            status=found.status,
+            gap=round(found.gap, 6),
+            predicted=for_plan(replace(estimate, budget_bytes=budget_bytes)),
+            predicted_step_ns=found.verdict.step_ns,
+            rows=self._rows(found, budget_bytes),
+            decisions=self._decisions(found),
+            inputs=describe_batch(self.step.batch),
+            model=self._fingerprint,
+        )
+
+    @cached_property
+    def _base(self) -> tuple[Trace, Estimate]:
+        trace = trace_step(self.step, self.gpu)
+        return trace, estimate_trace(trace, self.gpu, self.allocator)
+
+    @cached_property
+    def _programs(self) -> tuple[tuple[str, BlockProgram], ...]:
+        return tuple(record_blocks(self.step, self.gpu))
+
+    @cached_property
+    def _judged(self) -> dict[Kept, Estimate]:
+        return {}
+
+    def _judge(self, kept: Kept) -> Verdict:
+        problem, by_name = self.problem, dict(self._programs)
+        decisions = {
+            name: BlockDecision(kept=storages, structure=structure_of(by_name[name]))
+            for block, (name, storages) in enumerate(zip(problem.memory.blocks, kept, strict=True))
+            if storages != problem.option(block, 0).kept
+        }
+
+        def planned_model() -> Any:
+            model = place_model(self.step.model)
+            apply_decisions(model, decisions, strict=True)
+            return model
+
+        trace = trace_step(replace(self.step, model=planned_model), self.gpu)
+        self._judged[kept] = estimate_trace(trace, self.gpu, self.allocator)
+        return self._verdict(self._judged[kept], trace)
+
+    def _verdict(self, estimate: Estimate, trace: Trace) -> Verdict:
+        peak_bytes = estimate.peak_reserved_bytes if self.memory == "reserved" else estimate.peak_allocated_bytes
+        return Verdict(peak_bytes, self._step_ns(trace))
+
+    def _step_ns(self, trace: Trace) -> int:
+        sections = (trace.sections[index] for index in trace.steady_step)
+        ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
+        return sum(cost.time_ns for cost in price_ops(ops, self.gpu))
+
+    @cached_property
+    def _fingerprint(self) -> tuple[str, ...]:
+        import torch
+
+        if isinstance(self.step.model, torch.nn.Module):
+            return fingerprint(self.step.model)
+        with torch.device("meta"):
+            return fingerprint(self.step.model())
+
+    def _rows(self, found: Found, budget_bytes: int) -> tuple[Row, ...]:
+        problem, base = self.problem, self.search.base
+        offset = base.peak_bytes - problem.peak(nothing(problem).options)[0]
+        baselines = [every_nth(problem, 1), every_nth(problem, 2), greedy(problem, budget_bytes - offset)]
+        rows = [("nothing recomputed", base.peak_bytes, base.step_ns, True)]
+        rows += [
+            (row.name, problem.peak(row.options)[0] + offset, base.step_ns + row.recompute_ns, False)
+            for row in baselines
+            if row is not None and problem.class_of
+        ]
+        rows.append(("plan", found.verdict.peak_bytes, found.verdict.step_ns, True))
+        return tuple(
+            Row(name=name, peak_bytes=peak, step_ns=step_ns, fits=peak <= budget_bytes, simulated=simulated)
+            for name, peak, step_ns, simulated in rows
+        )
+
+    def _decisions(self, found: Found) -> tuple[Decision, ...]:
+        """Equal blocks that keep the same in one decision; blocks that keep everything are left out."""
+        problem, by_name = found.choice.problem, dict(self._programs)
+        groups: dict[tuple[int, int], list[str]] = {}
+        for block, index in enumerate(found.choice.options):
+            if problem.option(block, index).replayed:
+                groups.setdefault((problem.class_of[block], index), []).append(problem.memory.blocks[block])
+        return tuple(
+            Decision(
+                blocks=tuple(blocks),
+                summary=summarize(by_name[blocks[0]], problem.graphs[class_index], option),
+                kept_bytes=option.kept_bytes,
+                recompute_ns=option.recompute_ns,
+                structure=structure_of(by_name[blocks[0]]),
+                kept=option.kept,
+            )
+            for (class_index, index), blocks in groups.items()
+            for option in (problem.menus[class_index][index],)
+        )
+
+
+def describe_batch(batch: Mapping[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:
+    """The tensors of a batch in words: "input_ids int64[1, 8192]"."""
+    items = batch.items() if isinstance(batch, Mapping) else enumerate(batch)
+    return tuple(
+        f"{name} {str(value.dtype).removeprefix('torch.')}{list(value.shape)}" if hasattr(value, "dtype") else str(name)
+        for name, value in items
+    )

@@ -1,0 +1,168 @@
+"""`Plan`: what each block keeps and what it recomputes, what that will cost, and the file it is kept in.
+
+The file is JSON in a stable order with one decision per line, made to be committed and reviewed: no timestamps, no
+hosts, nothing that differs when the same plan is made again. Loading is strict: whatever is missing, unknown or of the
+wrong type is an error that names its path. Applying checks the model against the plan's fingerprint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from trainfit._estimate import Estimate
+from trainfit.errors import BadPlan
+from trainfit.fingerprint import fingerprint, first_difference
+from trainfit.records import BlockDecision
+from trainfit.report import plan_text, text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from trainfit.apply import Handle
+
+SCHEMA = 1
+# Fields of an Estimate that are not in the file, and what they are when it is loaded.
+_NOT_IN_FILE: dict[str, Any] = {"timeline": (), "trace_seconds": 0.0, "not_modelled": ()}
+
+MemoryKind = Literal["reserved", "allocated"]
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What some equal blocks do."""
+
+    blocks: tuple[str, ...]
+    summary: str  # in words: what is recomputed and what is kept
+    kept_bytes: int  # per block
+    recompute_ns: int  # per block
+    structure: str | None  # fingerprint of the program that `kept` is about
+    kept: tuple[int, ...]  # storage numbers of the block's program
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the comparison: a way to run the step, and what it takes."""
+
+    name: str
+    peak_bytes: int
+    step_ns: int
+    fits: bool
+    simulated: bool  # exactly; otherwise by the linear model that the solver optimises
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A plan for one training step on one kind of GPU; make it with `trainfit.plan`, or load it."""
+
+    schema: int
+    trainfit: str
+    torch: str
+    gpu: str
+    allocator: Literal["classic", "expandable"]
+    memory: MemoryKind
+    """Which of the two peaks the budget binds."""
+    budget_bytes: int
+    status: str
+    """"optimal", "feasible", "nothing to recompute" or "interrupted"."""
+    gap: float
+    """The share of the step's time that a better plan could save at most."""
+    predicted: Estimate
+    """The planned step, simulated."""
+    predicted_step_ns: int
+    rows: tuple[Row, ...]
+    """The plan beside what people do without one."""
+    decisions: tuple[Decision, ...]
+    """One per way in which blocks run; a block that is in none keeps everything."""
+    inputs: tuple[str, ...]
+    model: tuple[str, ...]
+    """The fingerprint of the model."""
+
+    def block_decisions(self) -> dict[str, BlockDecision]:
+        """What each planned block keeps."""
+        return {
+            block: BlockDecision(kept=decision.kept, structure=decision.structure)
+            for decision in self.decisions
+            for block in decision.blocks
+        }
+
+    def apply(self, model: nn.Module, *, strict: bool = False) -> Handle:
+        """Make `model` follow the plan, in place; do it before torch.compile and fully_shard.
+
+        `strict` raises where a block does something else than what was planned for, instead of checkpointing it.
+        """
+        difference = first_difference(self.model, fingerprint(model))
+        if difference is not None:
+            raise BadPlan(
+                f"the plan is for another model: {difference}", hint="make a plan for this model with trainfit plan"
+            )
+        from trainfit.apply import apply_decisions
+
+        return apply_decisions(model, self.block_decisions(), strict=strict)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan's file."""
+        Path(path).write_text(self.to_json())
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan's file; what is wrong with it is said by its path."""
+        try:
+            content = Path(path).read_text()
+        except OSError as error:
+            raise BadPlan(f"{path} cannot be read: {error.strerror}", hint="name a file that plan -o wrote") from error
+        return cls.from_json(content, name=str(path))
+
+    @classmethod
+    def from_json(cls, content: str, *, name: str = "the plan") -> Plan:
+        """The plan in a file's content."""
+        try:
+            fields = json.loads(content)
+        except json.JSONDecodeError as error:
+            raise BadPlan(f"{name} is no JSON: {error}", hint="make it again with trainfit plan -o") from error
+        schema = fields.get("schema") if isinstance(fields, dict) else None
+        if isinstance(schema, int) and schema > SCHEMA:
+            raise BadPlan(
+                f"{name} has schema {schema}; this version of trainfit knows {SCHEMA}", hint="upgrade trainfit"
+            )
+        try:
+            if isinstance(fields, dict) and isinstance(fields.get("predicted"), dict):
+                _check_predicted(fields["predicted"])
+                fields["predicted"] |= _NOT_IN_FILE
+            return msgspec.convert(fields, cls)
+        except msgspec.ValidationError as error:
+            raise BadPlan(f"{name} is no plan: {error}", hint="make it again with trainfit plan -o") from error
+
+    def to_json(self) -> str:
+        """The file's content."""
+        fields = msgspec.to_builtins(self)
+        for field in _NOT_IN_FILE:
+            del fields["predicted"][field]
+        return "{\n" + ",\n".join(f"  {json.dumps(key)}: {_lines(value)}" for key, value in fields.items()) + "\n}\n"
+
+    def diff(self, other: Plan) -> str:
+        """What `other` does differently, line by line; empty if nothing."""
+        return plan_text.diff(self, other)
+
+    def __str__(self) -> str:
+        return text.render(plan_text.plan_view(self))
+
+
+def _lines(value: Any) -> str:
+    """Lists with an item per line, everything else on one."""
+    if isinstance(value, list) and value:
+        return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in value) + "\n  ]"
+    return json.dumps(value)
+
+
+def _check_predicted(predicted: dict[str, Any]) -> None:
+    known = {field.name for field in dataclasses.fields(Estimate)} - _NOT_IN_FILE.keys()
+    unknown = sorted(predicted.keys() - known)
+    if unknown:
+        raise msgspec.ValidationError(f"Object contains unknown field `{unknown[0]}` - at `$.predicted`")
+
+
+def for_plan(estimate: Estimate) -> Estimate:
+    """The estimate as a plan holds it: without what is not in the file."""
+    return dataclasses.replace(estimate, **_NOT_IN_FILE)

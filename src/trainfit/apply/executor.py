@@ -1,0 +1,268 @@
+"""`apply_decisions`: make a model's blocks follow a plan, in place; `Handle` undoes it and tells what it did.
+
+A planned block's class is replaced by a subclass of the same name whose `forward` runs the original one under
+saved-tensor hooks. Nothing is added to the module itself: state_dict, named_modules, pickles and copies are those of
+the unplanned model (a copy is unplanned). Without gradients, or in eval mode, the original forward runs alone.
+
+Recordings are cached per block and input signature, a bounded number of them. A block that cannot be recorded, or that
+does something else than was recorded, is checkpointed as a whole, with one warning; `strict` raises instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainfit.apply.compiled import NOTHING, Compiled, compile_plan
+from trainfit.apply.record import record
+from trainfit.apply.replay import AT_START, plan_replay, structure_of
+from trainfit.apply.rerun import Rerun, Start
+from trainfit.apply.runtime import Call, Packer, holding_submodule_outputs, unpack
+from trainfit.apply.twins import named_tensors, tensors_in
+from trainfit.errors import BadDecision, PlanMismatch
+from trainfit.records import BlockDecision
+
+MAX_SIGNATURES = 16
+"""Recordings that a block remembers; the least recently used goes first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStats:
+    """What a planned block has done since the plan was applied."""
+
+    name: str
+    forwards: int
+    replays: int
+    reruns: int  # forwards that were checkpointed as a whole
+    kept_bytes: int  # per forward, at the latest signature; inputs and parameters apart
+    dropped_bytes: int
+    replayed_ops: int  # per replay
+
+
+class Handle:
+    """The planned blocks of a model."""
+
+    def __init__(self, blocks: Mapping[str, PlannedBlock]) -> None:
+        self._blocks = dict(blocks)
+
+    def remove(self) -> None:
+        """Make the model as it was. Graphs that are still to be differentiated stay right."""
+        for block in self._blocks.values():
+            block.remove()
+
+    def stats(self) -> tuple[BlockStats, ...]:
+        """What each block has done so far, in the model's order."""
+        return tuple(block.stats() for block in self._blocks.values())
+
+
+def apply_decisions(model: nn.Module, decisions: Mapping[str, BlockDecision], *, strict: bool = False) -> Handle:
+    """Make the blocks named in `decisions` follow them. Call it when the model has its final modules, before
+    `torch.compile` and `fully_shard`."""
+    modules = dict(model.named_modules())
+    for name in decisions:
+        if name not in modules:
+            raise BadDecision(
+                f"the model has no module {name!r}",
+                hint="apply the plan to the model it was made for",
+            )
+        if outer := next((other for other in decisions if _is_inside(name, other)), None):
+            raise BadDecision(
+                f"block {name!r} is inside block {outer!r}, and both are planned", hint="plan one of the two"
+            )
+        if "forward" in vars(modules[name]) or hasattr(type(modules[name]), PLANNED):
+            raise BadDecision(
+                f"something has replaced the forward of block {name!r} already",
+                hint="remove the earlier plan (handle.remove()), or apply the plan before whatever patches forward",
+            )
+    return Handle(
+        {name: PlannedBlock(name, modules[name], decisions[name], strict) for name in modules if name in decisions}
+    )
+
+
+def _is_inside(name: str, other: str) -> bool:
+    return name != other and (other == "" or name.startswith(other + "."))
+
+
+PLANNED = "__trainfit_block__"
+
+
+class PlannedBlock:
+    """One block under a plan; holds the module weakly, and no tensor."""
+
+    def __init__(self, name: str, module: nn.Module, decision: BlockDecision, strict: bool) -> None:
+        self._name = name
+        self._decision = decision
+        self._strict = strict
+        self._module: Callable[[], nn.Module | None] = weakref.ref(module)
+        # The planned class, which garbage collection alone can free, leads here: nothing strong may lead on to tensors.
+        self._tensors = {name: (weakref.ref(owner), table, key) for name, owner, table, key in named_tensors(module)}
+        self._modules = tuple(weakref.ref(inner) for inner in module.modules())
+        self._entries: OrderedDict[Any, Compiled | None] = OrderedDict()  # None: checkpointed as a whole
+        self._has_warned = False
+        self._forwards = self._replays = self._reruns = 0
+        self._class: type[nn.Module] = type(module)
+        self._planned_class = _planned_class(self._class, self)
+        module.__class__ = self._planned_class
+
+    def remove(self) -> None:
+        module = self._module()
+        if module is not None and type(module) is self._planned_class:
+            module.__class__ = self._class
+        self._module = _gone  # a class made on top of the planned one (fully_shard) stays, and finds no block
+
+    def stats(self) -> BlockStats:
+        latest = next(reversed(self._entries.values()), None)
+        return BlockStats(
+            name=self._name,
+            forwards=self._forwards,
+            replays=self._replays,
+            reruns=self._reruns,
+            kept_bytes=latest.kept_bytes if latest else 0,
+            dropped_bytes=latest.dropped_bytes if latest else 0,
+            replayed_ops=len(latest.instructions) if latest else 0,
+        )
+
+    def forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The planned forward of the block."""
+        if module is not self._module() or not torch.is_grad_enabled() or not module.training:
+            return self._class.forward(module, *args, **kwargs)
+        inputs = list(tensors_in((args, kwargs)))
+        device = next((t.device for t in inputs if t.device.type != "cpu"), torch.device("cpu"))
+        key = self._signature(inputs, args, kwargs, device)
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        else:
+            self._entries[key] = self._prepare(module, args, kwargs)
+            if len(self._entries) > MAX_SIGNATURES:
+                self._entries.popitem(last=False)
+        self._forwards += 1
+        compiled = self._entries[key]
+        start = Start.now(device)
+        if compiled is None:
+            call = self._call(NOTHING, module, device)
+            call.rerun = self._rerun(module, args, kwargs, start)
+        else:
+            call = self._call(compiled, module, device)
+            if any(random == AT_START for _, random in compiled.plan.random_starts):
+                call.states[AT_START] = start.generators
+
+        def on_mismatch(difference: str) -> None:
+            call.rerun = self._rerun(module, args, kwargs, start)
+            self._entries[key] = None
+            self._complain(difference)
+
+        packer = Packer(call, on_mismatch)
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(packer, unpack), _holding(module, call):
+                output = self._class.forward(module, *args, **kwargs)
+            packer.close()
+            self._hold_sources(call, inputs)
+        finally:
+            packer.let_go()
+        return output
+
+    def _signature(self, inputs: list[torch.Tensor], args: Any, kwargs: Any, device: torch.device) -> Any:
+        """Everything that is cheap to look at and that the ops and saved tensors of a forward depend on."""
+        return (
+            tuple((t.dtype, t.shape, t.stride(), t.storage_offset(), t.requires_grad) for t in inputs),
+            _plain_key((args, kwargs)),
+            device,
+            torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+            tuple([self._lookup(name).requires_grad for name in self._tensors]),
+            tuple([inner().training for inner in self._modules]),  # type: ignore[union-attr]
+        )
+
+    def _prepare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled | None:
+        try:
+            recording = record(module, self._class, args, kwargs)
+        except Exception as error:  # whatever the block's code may raise on tensors without data
+            self._complain(f"it cannot be recorded: {type(error).__name__}: {error}")
+            return None
+        structure = structure_of(recording.program)
+        if self._decision.structure not in (None, structure):
+            self._complain("its ops are not those that the plan was made for")
+            return None
+        return compile_plan(recording, plan_replay(recording.program, self._decision))
+
+    def _call(self, compiled: Compiled, module: nn.Module, device: torch.device) -> Call:
+        return Call(compiled, module, device, self._lookup, self._count_replay)
+
+    def _hold_sources(self, call: Call, inputs: list[torch.Tensor]) -> None:
+        """Called after forward, since the replay starts from what the block's own in-place ops left behind."""
+        for position, value in call.compiled.plan.from_inputs:
+            tensor = inputs[position]
+            call.held[value] = (tensor.detach(), tensor._version)
+        for name, _ in call.compiled.parameters:
+            tensor = self._lookup(name)
+            call.parameters[name] = (tensor, tensor._version)
+
+    def _rerun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> Rerun:
+        self._reruns += 1
+        forward = self._class.forward
+
+        def again(*args: Any, **kwargs: Any) -> Any:
+            return forward(module, *args, **kwargs)
+
+        return Rerun(self._name, again, args, kwargs, start)
+
+    def _lookup(self, name: str) -> torch.Tensor:
+        owner, table, key = self._tensors[name]
+        state = vars(owner())
+        return (state[table] if table else state)[key]
+
+    def _count_replay(self) -> None:
+        self._replays += 1
+
+    def _complain(self, difference: str) -> None:
+        message = f"block {self._name!r} does not do what the plan says: {difference}"
+        if self._strict:
+            raise PlanMismatch(message, hint="make the plan again, or apply it without strict=True")
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(f"{message}; it is checkpointed as a whole", stacklevel=4)
+
+
+def _gone() -> None:
+    """Stands for the reference to a module whose plan was removed."""
+
+
+def _holding(module: nn.Module, call: Call) -> contextlib.AbstractContextManager[None]:
+    return holding_submodule_outputs(module, call) if call.compiled.hooked else contextlib.nullcontext()
+
+
+def _plain_key(value: Any) -> Any:
+    if isinstance(value, (tuple, list)):
+        return tuple([_plain_key(item) for item in value])
+    if isinstance(value, dict):
+        return tuple([(key, _plain_key(item)) for key, item in value.items()])
+    return value if isinstance(value, (bool, int, float, str, type(None), torch.dtype)) else type(value)
+
+
+def _planned_class(original: type[nn.Module], block: PlannedBlock) -> type[nn.Module]:
+    """A subclass of the block's class, one per block, that looks like it and is pickled and copied as it."""
+
+    @torch.compiler.disable
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return block.forward(self, args, kwargs)
+
+    def __reduce_ex__(self: nn.Module, protocol: Any) -> Any:
+        if type(self) is not planned:
+            return original.__reduce_ex__(self, protocol)
+        self.__class__ = original
+        try:
+            return self.__reduce_ex__(protocol)
+        finally:
+            self.__class__ = planned
+
+    body = {"forward": forward, "__reduce_ex__": __reduce_ex__, "__doc__": original.__doc__, PLANNED: True}
+    body |= {"__module__": original.__module__, "__qualname__": original.__qualname__}
+    planned: type[nn.Module] = type(original.__name__, (original,), body)
+    return planned

@@ -1,0 +1,329 @@
+"""`record_block`: what one call of a block's forward does, found by running it on tensors without data.
+
+In: the block and the arguments it is being called with; autocast, grad mode and training flags are the ambient ones.
+Out: a `Recording`, the torch-free `BlockProgram` and the same ops with their live arguments. Nothing is computed and
+no memory is taken: a block on a GPU runs on ghosts (inside an outer ghost context on its ghosts, unseen by the outer
+listener), a block on the CPU on fake tensors, so that kernels are chosen as in the real run. The random generators,
+the block and its attributes are afterwards as they were.
+
+An op is opaque when the words written here are not enough to run it again: it reads a tensor that is no argument,
+parameter or buffer, it is not an aten op, it runs inside a custom autograd function (which may write by other means
+than ops), it draws from a generator of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainfit import torch_compat
+from trainfit.apply.twins import NotRecordable, Twins, map_tensors, named_tensors, tensors_in, twin_module
+from trainfit.ghost import ghost_gpu
+from trainfit.ghost.dispatch import GhostMode
+from trainfit.ghost.tensor import Ghost
+from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.records import BlockProgram, Op, Phase, TensorRef
+
+aten = torch.ops.aten
+BATCH_NORMS = (aten.native_batch_norm.default, aten.cudnn_batch_norm.default)
+CPU_NORMS = {aten.native_layer_norm.default: 2, aten.native_group_norm.default: 1}
+"""Norms, and where their weight is: for a float32 weight and a bfloat16 input the CPU gives float32 statistics, and
+fake tensors say bfloat16."""
+PLAIN_VALUES = (bool, int, float, complex, str, type(None), torch.dtype, torch.layout, torch.memory_format)
+
+
+class BlockDevice:
+    """Stands in a live call for the device on which the block is when it is replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCall:
+    """One op as it can be called: tensors are `TensorRef`s, the device is `BlockDevice`."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A block's program and, op by op, how to call it."""
+
+    program: BlockProgram
+    calls: tuple[LiveCall, ...]
+
+
+def record_block(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, gpu: Gpu | None = None
+) -> BlockProgram:
+    """The program of `module(*args, **kwargs)`; `gpu` is asked of torch when None and the block is on a GPU."""
+    return record(module, type(module), args, kwargs, gpu=gpu).program
+
+
+def record(
+    module: nn.Module,
+    block_class: type[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    gpu: Gpu | None = None,
+) -> Recording:
+    """As `record_block`, with the live calls; `block_class` is the class whose forward runs."""
+    inputs = list(tensors_in((args, kwargs)))
+    device = _device_of([*inputs, *(tensor for _, tensor in _named(module))])
+    recorder = _Recorder()
+    with _as_it_was(), _without_data(device, gpu, recorder) as place, torch.enable_grad():
+        twins = Twins(place)
+        twin = twin_module(module, block_class, twins.of, recorder.enter, recorder.leave)
+        recorder.arrive([twins.of(t) for t in inputs], _named(twin))
+        recorder.is_on = True
+        with torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda packed: packed):
+            output = block_class.forward(twin, *map_tensors(twins.of, args), **map_tensors(twins.of, kwargs))
+        recorder.is_on = False
+        return recorder.finish(tensors_in(output))
+
+
+def _named(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    found = []
+    for name, owner, table, key in named_tensors(module):
+        state = vars(owner)
+        found.append((name, (state[table] if table else state)[key]))
+    return found
+
+
+def _device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
+    devices = {tensor.device for tensor in tensors if tensor.dim() > 0 or tensor.device.type != "cpu"}
+    if len(devices) != 1 or next(iter(devices)).type not in ("cpu", "cuda"):
+        names = ", ".join(sorted(str(device) for device in devices)) or "none"
+        raise NotRecordable(f"its tensors are not on one CPU or GPU (devices: {names})")
+    return devices.pop()
+
+
+@contextlib.contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Running the block once more draws from the host's generators; give them back their states."""
+    python_state, torch_state = random.getstate(), torch.get_rng_state()
+    try:
+        yield
+    finally:
+        random.setstate(python_state)
+        torch.set_rng_state(torch_state)
+
+
+@contextlib.contextmanager
+def _without_data(device: torch.device, gpu: Gpu | None, recorder: _Recorder) -> Iterator[torch.device]:
+    """The context to run in; yields the device on which twins are made."""
+    outer = next((mode for mode in torch_compat.active_modes() if isinstance(mode, GhostMode)), None)
+    if device.type == "cpu":
+        with torch_compat.dispatch_modes_off(), torch_compat.fake_cpu(), _Listening(recorder):
+            yield device
+    elif outer is not None:
+        before, outer.listener = outer.listener, recorder
+        try:
+            yield device
+        finally:
+            outer.listener = before
+    else:
+        gpu = gpu or find_gpu(torch.cuda.get_device_name(device))
+        with torch_compat.dispatch_modes_off(), ghost_gpu(gpu) as mode:
+            mode.listener = recorder
+            yield torch.device("cuda:0")
+
+
+class _Listening(torch_compat.TorchDispatchMode):
+    """Tells the recorder of each op, as the ghost's dispatch mode does."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # otherwise torch wraps the handler, at a price for every op
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in CPU_NORMS and args[CPU_NORMS[func]] is not None and args[CPU_NORMS[func]].dtype != args[0].dtype:
+            result = (result[0], *(torch.empty_like(t, dtype=torch.float32) for t in result[1:]))
+        if getattr(func, "namespace", "") != "prim":  # how a fake tensor asks for its device
+            self._recorder(func, args, kwargs or {}, result)
+        return result
+
+
+class _Recorder:
+    """Hears every op and every saved tensor; storages are held, so that an address means one storage."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._numbers: dict[int, int] = {}
+        self._storages: list[torch.UntypedStorage] = []
+        self._modules = [""]
+        self._ops: list[Op] = []
+        self._calls: list[LiveCall] = []
+        self._inputs: tuple[TensorRef, ...] = ()
+        self._parameters: tuple[tuple[str, TensorRef], ...] = ()
+        self._saved: list[TensorRef] = []
+        self._saved_after: list[int] = []
+        self._submodule_outputs: list[tuple[str, int]] = []
+        self._writes: list[tuple[int, tuple[int, ...]]] = []
+        self._random: list[int] = []
+        self._opaque: list[int] = []
+
+    def enter(self, name: str) -> None:
+        self._modules.append(name)
+
+    def leave(self, name: str, output: Any) -> None:
+        self._modules.pop()
+        self._submodule_outputs += [(name, self._ref(tensor).storage) for tensor in tensors_in(output)]
+
+    def arrive(self, inputs: Sequence[torch.Tensor], parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        self._inputs = tuple(self._ref(tensor) for tensor in inputs)
+        self._parameters = tuple((name, self._ref(tensor)) for name, tensor in parameters)
+
+    def pack(self, tensor: torch.Tensor) -> None:
+        self._saved.append(self._ref(tensor))
+        self._saved_after.append(len(self._ops))
+
+    def finish(self, outputs: Iterator[torch.Tensor]) -> Recording:
+        program = BlockProgram(
+            ops=tuple(self._ops),
+            inputs=self._inputs,
+            parameters=self._parameters,
+            saved=tuple(self._saved),
+            outputs=tuple(self._ref(tensor) for tensor in outputs),
+            storage_bytes=tuple(storage.nbytes() for storage in self._storages),
+            submodule_outputs=tuple(self._submodule_outputs),
+            saved_after=tuple(self._saved_after),
+            writes=tuple(self._writes),
+            random=tuple(self._random),
+            opaque=tuple(self._opaque),
+        )
+        return Recording(program, tuple(self._calls))
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if not self.is_on:
+            return
+        written = tuple(dict.fromkeys(self._number(t) for t in _written(func, args, kwargs) if _is_twin(t)))
+        opaque = self._is_opaque(func, args, kwargs)
+        if func in BATCH_NORMS and args[5]:
+            # In training it uses the batch's statistics and only updates the running ones, which is to be done once.
+            args = (*args[:3], None, None, *args[5:])
+        if func is aten.empty_like.default and _is_twin(result):
+            func, args, kwargs = aten.empty_strided.default, (tuple(result.shape), result.stride()), _options(result)
+        live_args, live_kwargs = map_tensors(self._ref_or_none, (args, kwargs))
+        known = len(self._storages)
+        outputs = tuple(self._ref(tensor) for tensor in tensors_in(result) if _is_twin(tensor))
+        if not written and not any(ref.storage >= known for ref in outputs):
+            return  # a view: any view of a storage at hand is an as_strided of it
+        index = len(self._ops)
+        if written:
+            self._writes.append((index, written))
+        if _is_random(func, args, kwargs):
+            self._random.append(index)
+        if opaque:
+            self._opaque.append(index)
+        self._calls.append(LiveCall(func, *_with_block_device((live_args, live_kwargs))))
+        plain_args, plain_kwargs = _plain((live_args, tuple(live_kwargs.items())))
+        self._ops.append(Op(str(func), Phase.FORWARD, self._modules[-1], plain_args, plain_kwargs, outputs))
+
+    def _is_opaque(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        if getattr(func, "namespace", "") != "aten" or "generator" in kwargs:
+            return True
+        if func is aten._to_copy.default and not args:
+            return True  # the ghost's word for a copy from the host
+        tensors = list(tensors_in((args, kwargs)))
+        if any(not _is_twin(t) or t.is_conj() or t.is_neg() for t in tensors):
+            return True
+        return not _all_plain((args, kwargs)) or _inside_custom_function()
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        storage = tensor.untyped_storage()
+        number = self._numbers.get(storage._cdata)
+        if number is None:
+            number = self._numbers[storage._cdata] = len(self._storages)
+            self._storages.append(storage)
+        return number
+
+    def _ref_or_none(self, tensor: torch.Tensor) -> TensorRef | None:
+        return self._ref(tensor) if _is_twin(tensor) else None
+
+    def _ref(self, tensor: torch.Tensor) -> TensorRef:
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        shape, stride = tuple(tensor.shape), tensor.stride()
+        return TensorRef(self._number(tensor), dtype, shape, stride, int(tensor.storage_offset()))
+
+
+def _is_twin(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, Ghost) or torch_compat.is_fake(tensor)
+
+
+def _options(tensor: torch.Tensor) -> dict[str, Any]:
+    return {"dtype": tensor.dtype, "device": tensor.device}
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments that the op's schema says it writes."""
+    schema = getattr(func, "_schema", None)
+    if schema is None or not schema.is_mutable:
+        return
+    for position, argument in enumerate(schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            yield from tensors_in(value)
+
+
+def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the op draws random numbers; attention and RNNs do so only with dropout."""
+    if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
+        return False
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            return bool(value)
+    return True
+
+
+def _inside_custom_function() -> bool:
+    frame = sys._getframe(1)
+    own = record.__code__
+    while frame is not None and frame.f_code is not own:
+        if frame.f_code is torch_compat.CUSTOM_FUNCTION_CODE:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def _all_plain(value: Any) -> bool:
+    if isinstance(value, (tuple, list)):
+        return all(_all_plain(item) for item in value)
+    if isinstance(value, dict):
+        return all(_all_plain(item) for item in value.values())
+    return isinstance(value, (torch.Tensor, torch.device, *PLAIN_VALUES))
+
+
+def _with_block_device(value: Any) -> Any:
+    if isinstance(value, torch.device):
+        return BlockDevice  # an op told to make something elsewhere reads or makes no twin, and is opaque or unseen
+    if isinstance(value, (tuple, list)):
+        return type(value)(_with_block_device(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _with_block_device(item) for key, item in value.items()}
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """As the records have it: no torch objects, lists as tuples."""
+    if isinstance(value, (tuple, list)):
+        return tuple(_plain(item) for item in value)
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return value if isinstance(value, (bool, int, float, str, type(None), TensorRef)) else str(value)

@@ -1,0 +1,261 @@
+"""What happens in one planned call of a block: packing in forward, replaying in backward.
+
+`Call` is one forward of one block: it holds what its replay reads (inputs, and what the plan keeps), and dies with the
+`Dropped` marks that autograd holds, so with the graph. The packer belongs to the forward alone: autograd keeps every
+hook alive that it was given, hence the packer lets go of the call when forward ends.
+
+Autograd does not check versions of tensors that went through hooks, so it is done here, with autograd's words.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from trainfit import torch_compat
+from trainfit.apply.compiled import Compiled, Instruction, Window, geometry_of
+from trainfit.apply.rerun import GeneratorStates, Rerun
+from trainfit.apply.twins import tensors_in
+from trainfit.errors import PlanMismatch
+from trainfit.ghost.tensor import Ghost
+
+
+class Dropped:
+    """What autograd holds in place of a dropped tensor."""
+
+    __slots__ = ("call", "save")
+
+    def __init__(self, call: Call, save: int) -> None:
+        self.call = call
+        self.save = save
+
+
+def unpack(packed: Any) -> torch.Tensor:
+    """Autograd's way back: a kept tensor after a look at its version, or a rebuilt one."""
+    if type(packed) is Dropped:
+        return packed.call.get(packed.save)
+    tensor, version = packed
+    check_version(tensor, version)
+    return tensor
+
+
+def check_version(tensor: torch.Tensor, version: int) -> None:
+    """Autograd's error for a saved tensor that was changed since; it looks itself only at tensors without hooks."""
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
+            f"expected version {version} instead."
+        )
+
+
+class Call:
+    """One forward of a planned block, until its graph is gone."""
+
+    __slots__ = (
+        "__weakref__", "compiled", "device", "held", "held_weakly", "lookup", "module", "on_replay", "parameters",
+        "rebuilt", "rerun", "states", "witnesses",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        compiled: Compiled,
+        module: nn.Module,
+        device: torch.device,
+        lookup: Callable[[str], torch.Tensor],
+        on_replay: Callable[[], None],
+    ) -> None:
+        self.compiled = compiled
+        self.module = module  # held until backward: its parameters are looked up then
+        self.device = device
+        self.lookup = lookup
+        self.on_replay = on_replay
+        self.held: dict[int, tuple[torch.Tensor, int]] = {}  # value -> (tensor, version), until the first replay
+        self.held_weakly: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self.parameters: dict[str, tuple[torch.Tensor, int]] = {}
+        self.rebuilt: dict[int, list[Any]] = {}  # value -> [tensor, saves that are still to be asked for]
+        self.states: dict[int, GeneratorStates] = {}
+        self.witnesses: dict[int, tuple[torch.Tensor, int]] = {}
+        self.rerun: Rerun | None = None
+
+    def get(self, save: int) -> torch.Tensor:
+        """The tensor that autograd packed as number `save`."""
+        if self.rerun is not None:
+            return self.rerun.get(save)
+        if save in self.witnesses:
+            check_version(*self.witnesses[save])
+        value = self.compiled.plan.saved_values[save]
+        if value not in self.rebuilt:
+            self._replay()
+        entry = self.rebuilt[value]
+        entry[1] -= 1
+        if not entry[1]:
+            del self.rebuilt[value]
+        return self.compiled.returns[save].of(entry[0])
+
+    def _replay(self) -> None:
+        self.on_replay()
+        with torch_compat.below_autocast(), torch.enable_grad():  # grad mode on marks recomputation in a trace
+            environment = dict(self._at_hand())
+            outer_states: GeneratorStates | None = None
+            try:
+                for instruction in self.compiled.instructions:
+                    if instruction.random_start is not None:
+                        outer_states = outer_states or GeneratorStates.now(self.device)
+                        self.states[instruction.random_start].restore()
+                    self._run(instruction, environment)
+            finally:
+                if outer_states is not None:
+                    outer_states.restore()
+        self.rebuilt = {value: [environment[value], uses] for value, uses in self.compiled.plan.rebuilt}
+        torch_compat.after_backward(_clearing(weakref.ref(self)))
+
+    def _at_hand(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """What the replay starts from. What autograd holds too is held weakly from now on, so that it goes when its
+        node is done; a second replay (retain_graph) finds it still there."""
+        for name, value in self.compiled.parameters:
+            tensor, version = self.parameters[name]
+            now = self.lookup(name) if isinstance(tensor, nn.Parameter) else tensor  # FSDP brings other tensors
+            if now is tensor:
+                check_version(tensor, version)
+            yield value, now.detach()
+        kept_by_autograd = set(self.compiled.holds.values())
+        for value, (reference, version) in self.held_weakly.items():
+            tensor_or_none = reference()
+            assert tensor_or_none is not None, "autograd holds a kept tensor as long as it can ask for dropped ones"
+            check_version(tensor_or_none, version)
+            yield value, tensor_or_none
+        for value, (tensor, version) in list(self.held.items()):
+            check_version(tensor, version)
+            yield value, tensor
+            if value in kept_by_autograd:
+                self.held_weakly[value] = (weakref.ref(tensor), version)
+                del self.held[value]
+
+    def _run(self, instruction: Instruction, environment: dict[int, torch.Tensor]) -> None:
+        args: list[Any] = list(instruction.args)
+        kwargs = dict(instruction.kwargs)
+        for slot, window in instruction.windows:
+            value: Any
+            if type(window) is list:
+                value = [w.of(environment[w.value]) if type(w) is Window else w for w in window]
+            else:
+                value = window.of(environment[window.value])
+            if type(slot) is int:
+                args[slot] = value
+            else:
+                kwargs[slot] = value  # type: ignore[index]
+        for keyword in instruction.devices:
+            kwargs[keyword] = self.device
+        out = instruction.func(*args, **kwargs)
+        if instruction.results:
+            outputs = (out,) if isinstance(out, torch.Tensor) else tuple(tensors_in(out))
+            for position, value, expected in instruction.results:
+                tensor = outputs[position]
+                if geometry_of(tensor) != expected:
+                    raise PlanMismatch(
+                        f"replaying {instruction.func} gave {geometry_of(tensor)}, recorded was {expected}",
+                        hint="report the model: its recording does not match this torch build",
+                    )
+                environment[value] = tensor
+        for old, new in instruction.renames:
+            environment[new] = environment.pop(old)
+        for value in instruction.frees:
+            environment.pop(value, None)
+
+
+def _clearing(reference: weakref.ref[Call]) -> Callable[[], None]:
+    def clear() -> None:
+        call = reference()
+        if call is not None:
+            call.rebuilt.clear()
+
+    return clear
+
+
+class Packer:
+    """Autograd's way in, for one forward: keeps or drops each saved tensor as the plan says."""
+
+    __slots__ = ("_call", "_compiled", "_on_mismatch", "position")
+
+    def __init__(self, call: Call, on_mismatch: Callable[[str], None]) -> None:
+        self._call: Call | None = call
+        self._compiled: Compiled | None = call.compiled
+        self._on_mismatch: Callable[[str], None] | None = on_mismatch
+        self.position = 0
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        save = self.position
+        self.position = save + 1
+        call, compiled = self._call, self._compiled
+        if call is None or compiled is None or self._on_mismatch is None:
+            raise RuntimeError("autograd packs a tensor for a forward that has ended")
+        if call.rerun is not None:
+            return Dropped(call, save)
+        if save >= len(compiled.expected) or geometry_of(tensor) != compiled.expected[save]:
+            recorded = compiled.expected[save] if save < len(compiled.expected) else "nothing"
+            self._on_mismatch(f"saved tensor {save} is {geometry_of(tensor)}, recorded was {recorded}")
+            return Dropped(call, save)
+        if save in compiled.state_saves:
+            call.states[save] = GeneratorStates.now(call.device)
+        if compiled.plan.dropped[save]:
+            if save in compiled.watched and not isinstance(tensor, Ghost):
+                call.witnesses[save] = (_without_storage(tensor), tensor._version)
+            return Dropped(call, save)
+        value = compiled.holds.get(save)
+        if value is not None:
+            call.held[value] = (tensor, tensor._version)
+        return tensor, tensor._version
+
+    def close(self) -> None:
+        """Forward went through: check that all was seen."""
+        call, expected = self._call, self._compiled.expected if self._compiled else ()
+        if call is not None and call.rerun is None and self.position != len(expected) and self._on_mismatch:
+            self._on_mismatch(f"{self.position} tensors were saved, recorded were {len(expected)}")
+
+    def let_go(self) -> None:
+        self._call = self._compiled = self._on_mismatch = None
+
+
+def _without_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that shares the version counter and nothing else: it tells of later writes and holds no memory."""
+    witness = tensor.detach()
+    witness.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return witness
+
+
+@contextlib.contextmanager
+def holding_submodule_outputs(module: nn.Module, call: Call) -> Iterator[None]:
+    """Within one forward, hold the outputs of submodules that the plan keeps; no hook stays on the model."""
+    hooks = [
+        module.get_submodule(name).register_forward_hook(_holding(positions, call))
+        for name, positions in call.compiled.hooked.items()
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for value in [value for positions in call.compiled.hooked.values() for value in positions.values()]:
+        if value in call.held:  # what the plan keeps is the last version, which a later submodule may have written
+            tensor = call.held[value][0]
+            call.held[value] = (tensor, tensor._version)
+
+
+def _holding(positions: dict[int, int], call: Call) -> Callable[..., None]:
+    count = 0
+
+    def hold(_module: nn.Module, _args: Any, output: Any) -> None:
+        nonlocal count
+        for tensor in tensors_in(output):
+            value = positions.get(count)
+            if value is not None:
+                call.held[value] = (tensor.detach(), tensor._version)
+            count += 1
+
+    return hold
