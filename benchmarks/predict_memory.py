@@ -6,8 +6,9 @@
     python benchmarks/predict_memory.py --ops gpt2m --hidden hidden_models.jsonl   # which ops differ in number
 
 Each case is traced once per variant; the hidden memory is that of the torch version which measured, or else of the one
-installed. Sizes are MiB, differences predicted - measured. With --ops, the op counts of the case are compared with those
-of the recorded step (probe_hidden.py): where they differ, the ghost chose other kernels than the GPU.
+installed. Sizes are MiB, differences predicted - measured; allocated bytes first, then reserved ones. With --ops, the
+op counts of the case are compared with those of the recorded step (probe_hidden.py): where they differ, the ghost chose
+other kernels than the GPU.
 """
 
 from __future__ import annotations
@@ -70,12 +71,13 @@ def table_line(row: Row) -> str:
     cells = []
     for index in (0, 1):
         predicted = row.predicted[index]
-        cells.append(f"{predicted / MIB:11.2f}")
+        cell = f"{predicted / MIB:10.2f}"
         if row.measured:
             difference = predicted - row.measured[index]
             share = 100 * difference / row.measured[index]
-            cells.append(f"{row.measured[index] / MIB:11.2f} {difference / MIB:+9.2f} {share:+8.3f}%")
-    return f"{head} {cells[0]} | {cells[1] if len(cells) == 2 else ' '.join(cells[1:2]) + ' | ' + ' '.join(cells[2:])}  {row.peak_at}"
+            cell += f" {row.measured[index] / MIB:10.2f} {difference / MIB:+9.2f} {share:+8.3f}%"
+        cells.append(cell)
+    return f"{head} {' | '.join(cells)}  {row.peak_at}"
 
 
 def summary(rows: list[Row]) -> Iterator[str]:

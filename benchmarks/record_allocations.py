@@ -1,6 +1,7 @@
 """Records what the caching allocator was asked and what it did, from process start, as test data for its simulation.
 
-    python benchmarks/record_allocations.py --out OUT     # OUT/{gpt2,unet,lstm,llama_checkpointed}.json.gz
+    python benchmarks/record_allocations.py --out OUT              # OUT/{gpt2,unet,lstm,llama_checkpointed}.json.gz
+    python benchmarks/record_allocations.py --out OUT swin_base    # cases of the zoo, to find where a prediction errs
 
 Shrunk models, so that a file stays small: build and three steps, classic and expandable segments in one file each.
 A file has "torch", "gpu", "classic" and "expandable"; the last two are recordings: "events" is a list of [action,
@@ -28,7 +29,7 @@ import transformers as hf
 import forks
 from loop import training_step
 from recorder import history, start_history
-from zoo import Case
+from zoo import Case, select
 from zoo_hf import build, token_batch
 from zoo_torch import LstmLM, UNet, text
 
@@ -78,7 +79,7 @@ def record(job: Job, device: str) -> dict[str, Any]:
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if device == "cuda":
         start_history()
-    case, checkpointed = cases()[name]
+    case, checkpointed = cases()[name] if name in cases() else (select([name])[0], False)
     step = training_step(case, device, checkpointed)
     for _ in range(3):
         step()
@@ -115,11 +116,12 @@ def compact(entries: list[dict[str, Any]]) -> list[list[int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="cases of the zoo; the shrunk models when none is given")
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    jobs: list[Job] = [(name, allocator) for name in cases() for allocator in ("classic", "expandable")]
+    jobs: list[Job] = [(name, allocator) for name in args.names or cases() for allocator in ("classic", "expandable")]
     files: dict[str, dict[str, Any]] = {}
     for (name, allocator), recording in forks.run(jobs, partial(record, device=args.device), width=8, timeout_s=60):
         file = files.setdefault(name, {"torch": torch.__version__, "gpu": recording.pop("gpu", "none")})

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from trainfit.records import BlockProgram, Op, Phase, TensorRef
+from trainfit.solve.graph import build_graph
+from trainfit.solve.memory import BaseMemory
+from trainfit.solve.menu import frontier
+from trainfit.solve.whole import Problem
 
 UNIT = 512
 
@@ -62,7 +66,9 @@ def programs(draw: st.DrawFn, max_ops: int = 8) -> tuple[BlockProgram, list[int]
             written = reads[0] if reads[0] != 1 else 0
             ops.append(op("aten.add_.Tensor", [written, *reads[1:]], [written]))
             continue
-        name = {"plain": "aten.mm.default", "random": "aten.native_dropout.default"}.get(kind, "c10d.all_reduce.default")
+        name = {"plain": "aten.mm.default", "random": "aten.native_dropout.default"}.get(
+            kind, "c10d.all_reduce.default"
+        )
         num_outputs = draw(st.integers(1, 2))
         ops.append(op(name, reads, range(num_storages, num_storages + num_outputs)))
         num_storages += num_outputs
@@ -78,3 +84,40 @@ def programs(draw: st.DrawFn, max_ops: int = 8) -> tuple[BlockProgram, list[int]
         submodule_outputs=draw(st.lists(made, max_size=2)),
     )
     return drawn, [draw(st.integers(0, 9)) for _ in ops]
+
+
+def memory_of(slopes: list[tuple[int, int]], loss_units: int) -> BaseMemory:
+    """Blocks after which `saved` units stay, and in whose backward `gradient` units are added that stay."""
+    num_blocks = len(slopes)
+    other, backward = [], []
+    for p in range(num_blocks):
+        saved_before = sum(saved for saved, _ in slopes[: p + 1])
+        gradients = sum(gradient for _, gradient in slopes[p:])
+        other.append(UNIT * saved_before)
+        backward.append(UNIT * (saved_before + gradients + 3))
+    other.append(UNIT * (sum(saved for saved, _ in slopes) + loss_units))
+    return BaseMemory(
+        blocks=tuple(f"layers.{p}" for p in range(num_blocks)),
+        forward_bytes=tuple(size - UNIT for size in other),
+        other_bytes=tuple(other),
+        backward_bytes=tuple(backward),
+        start_bytes=tuple(size - 2 * UNIT for size in backward),
+        forward_op=tuple(range(num_blocks + 1)),
+        other_op=tuple(range(50, 51 + num_blocks)),
+        backward_op=tuple(range(100, 100 + num_blocks)),
+    )
+
+
+def equal_blocks(num_blocks: int, *, gradient_units: int = 0) -> Problem:
+    """Blocks that save a (6 units, 10 ns to rebuild) and b (4 units, 1 ns), after which one unit stays besides."""
+    block = program(
+        [op("aten.mm.default", [0], [1]), op("aten.silu.default", [0], [2])], [1, 6, 4], inputs=[0], saved=[1, 2]
+    )
+    graph = build_graph(block, [10, 1])
+    return Problem(
+        memory=memory_of([(11, gradient_units)] * num_blocks, 5),
+        class_of=(0,) * num_blocks,
+        graphs=(graph,),
+        menus=(frontier(graph),),
+        base_ns=1000,
+    )

@@ -35,6 +35,7 @@ class SlowAllocator:
     def __init__(self, mode: AllocatorMode) -> None:
         self.mode = mode
         self.segments: dict[tuple[int, bool], list[list[Span]]] = {}
+        self.ranges = [(0, 512 * MIB)]  # of the driver
 
     def malloc(self, nbytes: int, stream: int) -> Span:
         size = max(512, (nbytes + 511) // 512 * 512)
@@ -74,14 +75,25 @@ class SlowAllocator:
         return found[0][3] if found else None
 
     def add_segment(self, segments: list[list[Span]], is_small: bool, size: int) -> None:
-        start = max((span.start + span.size for segment in segments for span in segment), default=0)
         if is_small:
             segment_size = 2 * MIB
         elif size < 10 * MIB:
             segment_size = 20 * MIB
         else:
             segment_size = (size + 2 * MIB - 1) // (2 * MIB) * (2 * MIB)
-        segments.append([Span(start, segment_size, "free")])
+        segments.append([Span(self.place(segment_size), segment_size, "free")])
+
+    def place(self, segment_size: int) -> int:
+        """After the segments of the lowest range with room, or in a new one of whole 32 MiB below all others."""
+        taken = [segment[-1].start + segment[-1].size for segments in self.segments.values() for segment in segments]
+        for start, size in sorted(self.ranges):
+            filled_to = max((end for end in taken if start < end <= start + size), default=start)
+            if start + size - filled_to >= segment_size:
+                return filled_to
+        range_size = (segment_size + 32 * MIB - 1) // (32 * MIB) * (32 * MIB)
+        lowest = min(start for start, _ in self.ranges)
+        self.ranges.append((lowest - range_size, range_size))
+        return lowest - range_size
 
     def map_pages(self, segments: list[list[Span]], page: int, size: int) -> None:
         if not segments:
@@ -125,12 +137,12 @@ COMMANDS = st.lists(st.tuples(st.one_of(SIZES, st.none()), st.integers(0, 1000))
 def play_both(mode: AllocatorMode, commands: list[tuple[int | None, int]]) -> None:
     allocator, slow = CachingAllocator(mode), SlowAllocator(mode)
     live: list[tuple[Block, Span, int]] = []
-    first_address: dict[int, int] = {}  # of each pool; the slow allocator's pools all start at 0
+    first_address: dict[int, int] = {}  # of expandable pools; the slow allocator's all start at 0
     peak_bytes = peak_requested_bytes = 0
     for size, number in commands:
         if size is not None:
             block, span = allocator.malloc(size, stream=number % 2), slow.malloc(size, stream=number % 2)
-            first = first_address.setdefault(id(block.pool), block.address)
+            first = 0 if mode == "classic" else first_address.setdefault(id(block.pool), block.address)
             assert (block.address - first, block.size_bytes) == (span.start, span.size)
             live.append((block, span, size))
         elif live:

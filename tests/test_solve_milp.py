@@ -2,43 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from itertools import product
 
-import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from solve_cases import UNIT, op, program, programs
 
+from solve_cases import UNIT, equal_blocks, memory_of, op, program, programs
 from trainfit.records import BlockProgram
 from trainfit.solve.graph import build_graph
-from trainfit.solve.memory import BaseMemory
 from trainfit.solve.menu import frontier, undominated
 from trainfit.solve.milp import fastest_within, smallest_peak
 from trainfit.solve.whole import Problem
 
 FUZZ = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
-def memory_of(slopes: list[tuple[int, int]], loss_units: int) -> BaseMemory:
-    """Blocks after which `saved` units stay, and in whose backward `gradient` units are added that stay."""
-    num_blocks = len(slopes)
-    other, backward = [], []
-    for p in range(num_blocks):
-        saved_before = sum(saved for saved, _ in slopes[: p + 1])
-        gradients = sum(gradient for _, gradient in slopes[p:])
-        other.append(UNIT * saved_before)
-        backward.append(UNIT * (saved_before + gradients + 3))
-    other.append(UNIT * (sum(saved for saved, _ in slopes) + loss_units))
-    return BaseMemory(
-        blocks=tuple(f"layers.{p}" for p in range(num_blocks)),
-        forward_bytes=tuple(size - UNIT for size in other),
-        other_bytes=tuple(other),
-        backward_bytes=tuple(backward),
-        start_bytes=tuple(size - 2 * UNIT for size in backward),
-        forward_op=tuple(range(num_blocks + 1)),
-        other_op=tuple(range(50, 51 + num_blocks)),
-        backward_op=tuple(range(100, 100 + num_blocks)),
-    )
 
 
 @st.composite
@@ -58,7 +35,7 @@ def problems(draw: st.DrawFn) -> tuple[Problem, list[BlockProgram]]:
             class_of=tuple(class_of),
             graphs=graphs,
             menus=tuple(frontier(graph) for graph in graphs),
-            base_ns=1000,
+            base_ns=10,
         ),
         [drawn for drawn, _ in cases],
     )
@@ -98,3 +75,49 @@ def test_the_smallest_peak_is_that_of_brute_force_over_the_menus(case: tuple[Pro
     peak_bytes, recompute_ns = min((problem.peak(c)[0], problem.recompute_ns(c)) for c in choices)
     choice = smallest_peak(problem)
     assert (problem.peak(choice.options)[0], choice.recompute_ns) == (peak_bytes, recompute_ns)
+
+
+def test_the_cheapest_bytes_go_first_and_the_heavier_drops_come_first() -> None:
+    problem = equal_blocks(4)
+    assert [(o.kept_bytes // UNIT, o.recompute_ns) for o in problem.menus[0]] == [(10, 0), (6, 1), (0, 11)]
+    # 44 saved and 5 at the loss, where 24 units are to go: two whole blocks and one b.
+    choice = fastest_within(problem, 25 * UNIT)
+    assert choice is not None
+    assert choice.options == (2, 2, 1, 0)
+    assert (choice.recompute_ns, choice.problem.peak(choice.options)[0]) == (23, 25 * UNIT)
+
+
+def test_gradients_that_accumulate_bind_at_the_first_block() -> None:
+    problem = equal_blocks(4, gradient_units=20)
+    # In the first block's backward there are 11 saved, 80 of gradients, 3 more: no drop of other blocks helps there.
+    assert problem.peak(smallest_peak(problem).options)[0] == 94 * UNIT
+    assert fastest_within(problem, 94 * UNIT - 1) is None
+    _, moment = problem.peak((0, 0, 0, 0))
+    assert (moment.block, moment.op) == ("layers.0", 100)
+
+
+def test_the_program_has_the_same_size_for_a_thousand_equal_blocks() -> None:
+    problem = equal_blocks(1000)
+    start = time.perf_counter()
+    choice = fastest_within(problem, 6000 * UNIT)
+    assert time.perf_counter() - start < 1
+    assert choice is not None
+    # 5000 + 5 units are too many, 4 from each of 1000 blocks leave 1005 to go at 6 a block.
+    assert choice.recompute_ns == 1000 + 10 * 168
+
+
+def test_casts_that_are_dropped_still_count_in_forward() -> None:
+    block = program(
+        [op("aten._to_copy.default", [1], [2]), op("aten.mm.default", [0, 2], [3])],
+        [1, 8, 4, 4],
+        inputs=[0],
+        parameters=[1],
+        saved=[2, 3],
+    )
+    graph = build_graph(block, [1, 10])
+    assert graph.saved_cast_bytes == 4 * UNIT
+    problem = Problem(memory_of([(9, 0)] * 2, 20), (0, 0), (graph,), (frontier(graph),), 1000)
+    no_casts, nothing = frontier(graph)[1], frontier(graph)[-1]
+    assert (no_casts.kept, nothing.kept) == ((3,), ())
+    assert (problem.drop_bytes(0, no_casts), problem.forward_drop_bytes(0, no_casts)) == (4 * UNIT, 0)
+    assert (problem.drop_bytes(0, nothing), problem.forward_drop_bytes(0, nothing)) == (8 * UNIT, 4 * UNIT)

@@ -151,7 +151,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def _lines(value: Any) -> str:
     """Lists with an item per line, everything else on one."""
-    if isinstance(value, list) and value:
+    if isinstance(value, (list, tuple)) and value:
         return "[\n" + ",\n".join(f"    {json.dumps(item)}" for item in value) + "\n  ]"
     return json.dumps(value)
 

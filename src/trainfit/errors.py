@@ -71,6 +71,10 @@ class BadPlan(UsageError):
     """A plan's file that cannot be read as one, or that was made for another model."""
 
 
+class BadProfile(UsageError):
+    """A profile's file that cannot be read as one, or that was measured on another GPU."""
+
+
 class InfeasibleBudget(TrainfitError):
     """No plan's peak is within the budget; `minimum_bytes` is the smallest budget that works."""
 

@@ -11,6 +11,8 @@ does something else than was recorded, is checkpointed as a whole, with one warn
 from __future__ import annotations
 
 import contextlib
+import copyreg
+import threading
 import warnings
 import weakref
 from collections import OrderedDict
@@ -42,6 +44,7 @@ class BlockStats:
     forwards: int
     replays: int
     reruns: int  # forwards that were checkpointed as a whole
+    signatures: int  # recordings that are remembered
     kept_bytes: int  # per forward, at the latest signature; inputs and parameters apart
     dropped_bytes: int
     replayed_ops: int  # per replay
@@ -92,6 +95,8 @@ def _is_inside(name: str, other: str) -> bool:
 
 
 PLANNED = "__trainfit_block__"
+_RECORDING = threading.Lock()
+"""A ghost GPU answers for torch.cuda, which is one for all threads: one block is recorded at a time."""
 
 
 class PlannedBlock:
@@ -125,6 +130,7 @@ class PlannedBlock:
             forwards=self._forwards,
             replays=self._replays,
             reruns=self._reruns,
+            signatures=len(self._entries),
             kept_bytes=latest.kept_bytes if latest else 0,
             dropped_bytes=latest.dropped_bytes if latest else 0,
             replayed_ops=len(latest.instructions) if latest else 0,
@@ -182,7 +188,8 @@ class PlannedBlock:
 
     def _prepare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled | None:
         try:
-            recording = record(module, self._class, args, kwargs)
+            with _RECORDING:
+                recording = record(module, self._class, args, kwargs)
         except Exception as error:  # whatever the block's code may raise on tensors without data
             self._complain(f"it cannot be recorded: {type(error).__name__}: {error}")
             return None
@@ -258,9 +265,13 @@ def _planned_class(original: type[nn.Module], block: PlannedBlock) -> type[nn.Mo
             return original.__reduce_ex__(self, protocol)
         self.__class__ = original
         try:
-            return self.__reduce_ex__(protocol)
+            reduced = self.__reduce_ex__(protocol)
         finally:
             self.__class__ = planned
+        if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+            # Pickle checks that class against the object's, which is the planned one again: say it another way.
+            return copyreg._reconstructor, (original, object, None), *reduced[2:]  # type: ignore[attr-defined]
+        return reduced
 
     body = {"forward": forward, "__reduce_ex__": __reduce_ex__, "__doc__": original.__doc__, PLANNED: True}
     body |= {"__module__": original.__module__, "__qualname__": original.__qualname__}

@@ -96,8 +96,10 @@ def plan_replay(program: BlockProgram, decision: BlockDecision) -> ReplayPlan:
     sources = _sources(program, values)
     holders = _holders(program, values)
     of_storage = {values.storage[value]: value for value in values.last}
-    wanted = {of_storage[s] for s in decision.kept if s in of_storage} - sources.keys()
-    if unholdable := sorted(s for s in decision.kept if s not in of_storage or of_storage[s] not in sources | holders):
+    wanted = {of_storage[s] for s in decision.kept if s in of_storage} & (holders.keys() - sources.keys())
+    known = {ref.storage for ref in (*program.saved, *program.inputs)} | {s for _, s in program.submodule_outputs}
+    known |= {ref.storage for _, ref in program.parameters}
+    if unholdable := sorted(set(decision.kept) - known):
         raise BadDecision(
             f"the decision keeps storage {unholdable[0]}, which neither autograd saves nor a submodule returns",
             hint="make the plan again with this version of the model and of torch",

@@ -87,7 +87,9 @@ class Rerun:
             stack.enter_context(torch.enable_grad())
             for kind, dtype, enabled in self._start.autocast:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, self._start.autocast_cache))
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(collected.append, _refuse))
+            stack.enter_context(
+                torch.autograd.graph.saved_tensors_hooks(lambda tensor: collected.append(tensor.detach()), _refuse)
+            )
             self._forward(*map_tensors(_cut, self._args), **map_tensors(_cut, self._kwargs))
         self._collected = dict(enumerate(collected))
 

@@ -207,6 +207,8 @@ class Packer:
             if save in compiled.watched and not isinstance(tensor, Ghost):
                 call.witnesses[save] = (_without_storage(tensor), tensor._version)
             return Dropped(call, save)
+        if tensor.requires_grad:
+            tensor = tensor.detach()  # an output of the node leads back to the node: that would be a cycle
         value = compiled.holds.get(save)
         if value is not None:
             call.held[value] = (tensor, tensor._version)

@@ -115,31 +115,41 @@ def twin_module(
     leave: Callable[[str, Any], None],
 ) -> nn.Module:
     """The module with twins for tensors; `enter(name)` and `leave(name, output)` are called around its submodules."""
-    copies: dict[int, nn.Module] = {}
+    return _Copier(convert, enter, leave).copy(module, "", original_class)
 
-    def copy(source: nn.Module, name: str, cls: type[nn.Module]) -> nn.Module:
-        if id(source) in copies:
-            return copies[id(source)]
+
+class _Copier:
+    """Copies a tree of modules; nothing it makes leads back to it, so all is freed at once."""
+
+    def __init__(
+        self,
+        convert: Callable[[torch.Tensor], torch.Tensor],
+        enter: Callable[[str], None],
+        leave: Callable[[str, Any], None],
+    ) -> None:
+        self._convert, self._enter, self._leave = convert, enter, leave
+        self._copies: dict[int, nn.Module] = {}
+
+    def copy(self, source: nn.Module, name: str, cls: type[nn.Module]) -> nn.Module:
+        if id(source) in self._copies:
+            return self._copies[id(source)]
         twin: nn.Module = object.__new__(cls)
-        copies[id(source)] = twin
-        state = dict(source.__dict__)
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                state[key] = convert(value)
+        self._copies[id(source)] = twin
+        state: dict[str, Any] = {
+            k: self._convert(v) if isinstance(v, torch.Tensor) else v for k, v in vars(source).items()
+        }
         for table in ("_parameters", "_buffers"):
-            state[table] = {k: None if t is None else convert(t) for k, t in source.__dict__[table].items()}
+            state[table] = {k: None if t is None else self._convert(t) for k, t in state[table].items()}
         state["_modules"] = {
-            k: None if m is None else copy(m, f"{name}.{k}" if name else k, type(m))
-            for k, m in source.__dict__["_modules"].items()
+            k: None if m is None else self.copy(m, f"{name}.{k}" if name else k, type(m))
+            for k, m in state["_modules"].items()
         }
         state["_compiled_call_impl"] = None
-        if name:
-            state["_forward_pre_hooks"] = OrderedDict(state["_forward_pre_hooks"])
-            state["_forward_hooks"] = OrderedDict(state["_forward_hooks"])
+        for hooks in ("_forward_pre_hooks", "_forward_hooks"):
+            state[hooks] = OrderedDict(state[hooks])
         object.__setattr__(twin, "__dict__", state)
         if name:
+            enter, leave = self._enter, self._leave
             twin.register_forward_pre_hook(lambda _module, _args: enter(name))
             twin.register_forward_hook(lambda _module, _args, output: leave(name, output))
         return twin
-
-    return copy(module, "", original_class)

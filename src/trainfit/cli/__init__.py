@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from trainfit import __version__
-from trainfit.cli import calibrate, estimate, gpus
+from trainfit.cli import calibrate, estimate, gpus, plan, show
 from trainfit.errors import TrainfitError
 
 _EXAMPLES = """\
@@ -19,6 +19,8 @@ examples:
   trainfit estimate llama3-8b --batch 1 --seq 8192 --gpu h100-80gb
   trainfit estimate train.py:make_step --gpu a100-80gb --budget 90%
   trainfit estimate hf:path/config.json --batch 4 --seq 2048 --json
+  trainfit plan llama3-8b --batch 2 --seq 8192 --gpu h100-80gb --budget 72GiB -o plan.json
+  trainfit show plan.json
   trainfit gpus
 
 exit codes: 0 fine, 1 failed, 2 usage, 3 does not fit, 130 interrupted
@@ -37,6 +39,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(verbose=False)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     estimate.add_parser(verbs)
+    plan.add_parser(verbs)
+    show.add_parser(verbs)
     gpus.add_parser(verbs)
     calibrate.add_parser(verbs)
     return parser

@@ -41,14 +41,14 @@ def _kernels_over_torch(gpu: Gpu, casts: WeightCastCache) -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that kernels are overridden, which is the point
         for name, route in composite_routes(gpu, version).items():  # type: ignore[arg-type]
-            library.impl(name, route, "AutogradCUDA")
+            library.impl(name, route, "AutogradCUDA", allow_override=True)
         for name, route in conversion_routes().items():
             for key in ("AutogradCUDA", "AutogradCPU", "AutogradMeta"):
-                library.impl(name, route, key)
+                library.impl(name, route, key, allow_override=True)
         for name in CUDA_KERNELS_OVER_COMPOSITES:
-            library.impl(name, never_reached, "CUDA")
+            library.impl(name, never_reached, "CUDA", allow_override=True)
         for name, kernel in autocast_kernels(casts).items():
-            library.impl(name, kernel, "AutocastCUDA")
+            library.impl(name, kernel, "AutocastCUDA", allow_override=True)
     try:
         yield
     finally:

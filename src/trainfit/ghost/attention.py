@@ -178,10 +178,10 @@ def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | No
 
 
 def _padded_bias(bias: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor | None:
-    """The efficient kernel reads the bias in rows of 16: torch pads a copy and hands over a slice of it."""
+    """The efficient kernel reads the bias in eights: torch pads a copy and hands over a slice of it."""
     if bias is None:
         return None
-    if bias.size(-1) % 16:
+    if bias.size(-1) % 8:
         length = bias.size(-1)
-        bias = torch.nn.functional.pad(bias, (0, -length % 16))[..., :length]
+        bias = torch.nn.functional.pad(bias, (0, -length % 8))[..., :length]
     return bias.expand(q.size(0), q.size(1), q.size(2), k.size(2))

@@ -20,6 +20,10 @@ from trainfit.ghost.tensor import CUDA, Ghost
 from trainfit.gpus.catalogue import Gpu
 
 
+CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
+"""Types for which Python thinks that cuDNN can be used; RNN weights of other types are never flattened."""
+
+
 class _Nothing:
     """Stands for a stream, an event or a device guard: usable as a context, deaf to every call."""
 
@@ -83,7 +87,7 @@ def _answers(gpu: Gpu) -> dict[str, Any]:
         "accelerator.current_device_index": lambda: 0,
         "accelerator.current_stream": lambda device=None: _Nothing(),
         "backends.cudnn.is_available": lambda: True,
-        "backends.cudnn.is_acceptable": lambda tensor: isinstance(tensor, Ghost) and tensor.is_floating_point(),
+        "backends.cudnn.is_acceptable": lambda tensor: isinstance(tensor, Ghost) and tensor.dtype in CUDNN_DTYPES,
         "backends.cudnn.rnn.get_cudnn_mode": lambda mode: RNN_MODES[mode.lower()],
         "_use_cudnn_rnn_flatten_weight": lambda: True,
         "utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: ["cuda", "meta"],  # ghosts group as meta

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from trainfit.ghost.answers import count_nonzero, count_unique
-from trainfit.torch_compat import suggest_memory_format
+from trainfit.torch_compat import host_kernels, suggest_memory_format
 
 aten = torch.ops.aten
 
@@ -40,6 +40,28 @@ def _rms_norm_backward(
     grad_x = _like(x) if output_mask[0] else None
     grad_weight = _like(weight) if output_mask[1] and weight is not None else None
     return grad_x, grad_weight
+
+
+def _layer_norm_backward(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    normalized_shape: Sequence[int],
+    mean: torch.Tensor,
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    output_mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """Contiguous results whatever the gradient's layout (native/cuda/layer_norm_kernel.cu)."""
+    wanted = zip((x, weight, bias), output_mask, strict=True)
+    return tuple(_like(tensor) if wants and tensor is not None else None for tensor, wants in wanted)
+
+
+def _efficient_attention(*args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """The random seed and offset stay on the host, unlike those of the other attention kernels."""
+    out, log_sum_exp, *_ = aten._scaled_dot_product_efficient_attention.default(*args, **kwargs)
+    with host_kernels():
+        return out, log_sum_exp, torch.zeros((), dtype=torch.int64), torch.zeros((), dtype=torch.int64)
 
 
 def _rnn_flatten_weight(
@@ -75,22 +97,25 @@ def _rnn(
     directions = 2 if bidirectional else 1
     out = x.new_empty((*x.shape[:-1], (proj_size or hidden_size) * directions))
     cy = _like(cx) if cx is not None else x.new_empty(0)
-    reserve_bytes = _rnn_reserve_bytes(x, hx, mode, hidden_size, num_layers, directions) if train else 0
+    reserve_bytes = _rnn_reserve_bytes(x, mode, hidden_size, num_layers, directions, dropout) if train else 0
     return out, _like(hx), cy, x.new_empty(reserve_bytes, dtype=torch.uint8), _flat_weights(weights)
 
 
 def _rnn_reserve_bytes(
-    x: torch.Tensor, hx: torch.Tensor, mode: int, hidden_size: int, num_layers: int, directions: int
+    x: torch.Tensor, mode: int, hidden_size: int, num_layers: int, directions: int, dropout: float
 ) -> int:
     """What cuDNN keeps for backward: per layer and direction the gates and the state of every time step.
 
-    Besides, what goes from layer to layer, and two states. Fitted to an LSTM's recording (tests/data/lstm.json.gz); the
-    number of gates is cuDNN's for its modes 0 and 1 (plain), 2 (LSTM), 3 (GRU).
+    Besides, what goes from layer to layer, and one bit of dropout for each number of it. Fitted to LSTMs of two widths
+    and types and to a GRU (tests/data/lstm.json.gz, and measured peaks); the gates are those of cuDNN's modes 0 and 1
+    (plain), 2 (LSTM), 3 (GRU, whose candidate is kept in two parts).
     """
     gates = {2: 4, 3: 4}.get(mode, 1)
-    steps_bytes = x.numel() // x.shape[-1] * hidden_size * x.element_size()
-    per_step = (gates + 1) * num_layers * directions + (num_layers - 1) * directions
-    return per_step * steps_bytes + 2 * hx.numel() * hx.element_size() + 256
+    states = x.numel() // x.shape[-1] * hidden_size  # of one layer and direction, all time steps
+    states_bytes = states * x.element_size()
+    between_layers = (num_layers - 1) * directions
+    kept_bytes = (gates + 1) * num_layers * directions * states_bytes + between_layers * states_bytes
+    return kept_bytes + (between_layers * states // 8 if dropout else 0) + 256
 
 
 def _flat_weights(weights: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -132,28 +157,25 @@ def _convolution_backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Ten
 
 
 def _cudnn_format(x: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
-    """cuDNN computes channels-last as soon as the input or the weight is (ATen/native/ConvUtils.h)."""
-    if x.dtype == torch.float64 or weight.dtype == torch.float64:
+    """cuDNN computes channels-last as soon as the input or the weight is (ATen/native/ConvUtils.h).
+
+    Not in float64, and not in one dimension, where torch makes the input contiguous first.
+    """
+    if x.dim() == 3 or x.dtype == torch.float64 or weight.dtype == torch.float64:
         return torch.contiguous_format
-    formats = {suggest_memory_format(_as_images(t)) for t in (x, weight)}
+    formats = {suggest_memory_format(t) for t in (x, weight)}
     return next((f for f in (torch.channels_last, torch.channels_last_3d) if f in formats), torch.contiguous_format)
 
 
-def _as_images(x: torch.Tensor) -> torch.Tensor:
-    """One-dimensional convolutions run as two-dimensional ones of height 1."""
-    return x.unsqueeze(2) if x.dim() == 3 else x
-
-
 def _in_format(x: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    if layout is torch.contiguous_format:
-        return _like(x)
-    laid_out = torch.empty_like(_as_images(x), memory_format=layout)
-    return laid_out.squeeze(2) if x.dim() == 3 else laid_out
+    return torch.empty_like(x, memory_format=layout)
 
 
 def _reduced_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, *rest: Any) -> torch.Tensor:
     """CUDA resizes the unreduced loss to a scalar in place, so the scalar's storage keeps the loss's size."""
-    unreduced = torch.empty_like(torch.broadcast_tensors(x, target)[0], dtype=torch.promote_types(x.dtype, target.dtype))
+    unreduced = torch.empty_like(
+        torch.broadcast_tensors(x, target)[0], dtype=torch.promote_types(x.dtype, target.dtype)
+    )
     return unreduced if reduction == 0 else unreduced.as_strided((), ())
 
 
@@ -188,6 +210,8 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.convolution_backward.default: _convolution_backward,
     aten.mse_loss.default: _reduced_loss,
     aten.smooth_l1_loss.default: _reduced_loss,
+    aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._fused_rms_norm.default: _rms_norm,
     aten._fused_rms_norm_backward.default: _rms_norm_backward,
     aten._cudnn_rnn.default: _rnn,

@@ -22,7 +22,7 @@ def plan_view(plan: Plan) -> RenderableType:
     """The verdict, the comparison, the decisions, and what limits."""
     moment = plan.predicted.peak_at
     where = f" in {moment.module}" if moment.module else ""
-    notes = [f"the {plan.memory} peak is in {moment.phase.value}, at {moment.op}{where}"]
+    notes = [f"the peak is in {moment.phase.value}, at {moment.op}{where}"]
     if any(not row.simulated for row in plan.rows):
         notes.append("rows marked ~ are by the solver's linear model, the others are simulated exactly")
     return Group(
@@ -35,6 +35,20 @@ def plan_view(plan: Plan) -> RenderableType:
         "",
         *(Text(note) for note in notes),
     )
+
+
+def frontier_view(plans: Sequence[Plan]) -> RenderableType:
+    """Peak against step time, a row per plan."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in ("budget", f"peak {plans[0].memory}", "step", "overhead"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for plan in plans:
+        row, base_ns = plan.rows[-1], plan.rows[0].step_ns
+        overhead = f"+{100 * (row.step_ns - base_ns) / max(1, base_ns):.1f}%"
+        sizes = format_bytes(plan.budget_bytes), format_bytes(row.peak_bytes)
+        table.add_row(*sizes, f"{row.step_ns / 1e6:.1f} ms", overhead, plan.status)
+    return table
 
 
 def diff(one: Plan, other: Plan) -> str:

@@ -12,7 +12,8 @@ The rules (torch 2.11 to 2.15, default settings):
 - The smallest free block that fits is taken, at the lowest address among equals.
 - Classic: when none fits, a new segment is reserved: 2 MiB for the small pool, 20 MiB for sizes under 10 MiB,
   otherwise the size rounded up to 2 MiB. What is left of a large block is split off only if it is over 1 MiB, so a
-  large block can carry up to 1 MiB of slack, which counts as allocated.
+  large block can carry up to 1 MiB of slack, which counts as allocated. Where a segment lies is up to the driver, and
+  matters among equals: see `_DriverAddresses`.
 - Expandable: a pool is one segment that grows at its end by pages of 2 MiB (small) or 20 MiB (large). What is left of a
   block is always split off. The free block at the end of the mapped pages counts as being as large as it could grow
   to, so any other block that fits is taken before it.
@@ -35,7 +36,9 @@ _SMALL_SEGMENT_BYTES = 2 * _MIB
 _LARGE_SEGMENT_BYTES = 20 * _MIB
 _OWN_SEGMENT_FROM_BYTES = 10 * _MIB
 _SEGMENT_UNIT_BYTES = 2 * _MIB
-# Addresses are compared only within a pool; the pools' ranges are kept apart so that an address names one block.
+_FIRST_RANGE_BYTES = 512 * _MIB
+_RANGE_UNIT_BYTES = 32 * _MIB
+# Addresses are compared only within a pool; expandable pools are kept apart so that an address names one block.
 _POOL_ADDRESS_SPACE_BYTES = 2**48
 
 
@@ -56,7 +59,8 @@ class CachingAllocator:
     """The allocator of one GPU in a fresh process."""
 
     def __init__(self, mode: AllocatorMode) -> None:
-        self._pool_class = {"classic": _ClassicPool, "expandable": _ExpandablePool}[mode]
+        self._mode = mode
+        self._addresses = _DriverAddresses()
         self._pools: dict[tuple[int, bool], _Pool] = {}  # by stream and whether small
         self.allocated_bytes = 0
         self.requested_bytes = 0
@@ -96,18 +100,45 @@ class CachingAllocator:
     def _pool(self, stream: int, is_small: bool) -> _Pool:
         pool = self._pools.get((stream, is_small))
         if pool is None:
-            pool = self._pool_class(is_small, first_address=len(self._pools) * _POOL_ADDRESS_SPACE_BYTES)
+            if self._mode == "classic":
+                pool = _ClassicPool(is_small, self._addresses)
+            else:
+                pool = _ExpandablePool(is_small, first_address=len(self._pools) * _POOL_ADDRESS_SPACE_BYTES)
             self._pools[stream, is_small] = pool
         return pool
+
+
+class _DriverAddresses:
+    """Where cudaMalloc puts segments, as recordings show it (tests/data; H200, Linux).
+
+    A first range of 512 MiB is filled upwards. After that every range lies below the one before; it is a multiple of
+    32 MiB, and what a segment leaves of it is filled upwards by later ones that fit. The lowest place is taken.
+    """
+
+    def __init__(self) -> None:
+        self._places = [(0, _FIRST_RANGE_BYTES)]  # (address, bytes) of what is left of each range
+        self._lowest_address = 0
+
+    def reserve(self, segment_bytes: int) -> int:
+        place = min((place for place in self._places if place[1] >= segment_bytes), default=None)
+        if place is None:
+            range_bytes = _round_up(segment_bytes, _RANGE_UNIT_BYTES)
+            self._lowest_address -= range_bytes
+            place = (self._lowest_address, range_bytes)
+        else:
+            self._places.remove(place)
+        address, left_bytes = place
+        if left_bytes > segment_bytes:
+            self._places.append((address + segment_bytes, left_bytes - segment_bytes))
+        return address
 
 
 class _Pool(ABC):
     """The segments of one stream and one size class; subclasses say how they grow and what is worth splitting off."""
 
-    def __init__(self, is_small: bool, first_address: int, min_remainder_bytes: int) -> None:
+    def __init__(self, is_small: bool, min_remainder_bytes: int) -> None:
         self.is_small = is_small
         self.reserved_bytes = 0
-        self._end_address = first_address
         self._min_remainder_bytes = min_remainder_bytes
         self._free: list[tuple[int, int, Block]] = []  # (size, address, block), sorted: best fit is a bisection
 
@@ -163,10 +194,11 @@ class _Pool(ABC):
 
 
 class _ClassicPool(_Pool):
-    """Many segments of fixed size. Later segments are taken to lie at higher addresses."""
+    """Many segments of fixed size."""
 
-    def __init__(self, is_small: bool, first_address: int) -> None:
-        super().__init__(is_small, first_address, _BLOCK_UNIT_BYTES if is_small else _MIB + _BLOCK_UNIT_BYTES)
+    def __init__(self, is_small: bool, addresses: _DriverAddresses) -> None:
+        super().__init__(is_small, _BLOCK_UNIT_BYTES if is_small else _MIB + _BLOCK_UNIT_BYTES)
+        self._addresses = addresses
 
     def _grow(self, size_bytes: int) -> Block:
         if self.is_small:
@@ -175,8 +207,8 @@ class _ClassicPool(_Pool):
             segment_bytes = _LARGE_SEGMENT_BYTES
         else:
             segment_bytes = _round_up(size_bytes, _SEGMENT_UNIT_BYTES)
-        block = Block(self, self._end_address, segment_bytes, previous=None, next=None, is_free=False)
-        self._end_address += segment_bytes
+        address = self._addresses.reserve(segment_bytes)
+        block = Block(self, address, segment_bytes, previous=None, next=None, is_free=False)
         self.reserved_bytes += segment_bytes
         return block
 
@@ -185,7 +217,7 @@ class _ExpandablePool(_Pool):
     """One segment, mapped page by page."""
 
     def __init__(self, is_small: bool, first_address: int) -> None:
-        super().__init__(is_small, first_address, _BLOCK_UNIT_BYTES)
+        super().__init__(is_small, _BLOCK_UNIT_BYTES)
         self._page_bytes = _SMALL_SEGMENT_BYTES if is_small else _LARGE_SEGMENT_BYTES
         # Stands for all address space not mapped yet, so that the last mapped block is found as its neighbour.
         # Not free: nothing merges with it.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainfit.records import BlockProgram, Op
 
@@ -44,6 +45,11 @@ class BlockGraph:
     def saved_bytes(self) -> int:
         """What the block keeps when nothing is recomputed."""
         return sum(self.nbytes[value] for value in self.needed)
+
+    @property
+    def saved_cast_bytes(self) -> int:
+        """The part of `saved_bytes` that are parameters in another dtype."""
+        return sum(self.nbytes[value] for value in self.needed if self.is_cast[value])
 
 
 def build_graph(program: BlockProgram, time_ns: Sequence[int]) -> BlockGraph:
@@ -116,7 +122,7 @@ def _is_cast(program: BlockProgram, op: Op) -> bool:
 def _requires(program: BlockProgram) -> tuple[tuple[int, int], ...]:
     random = sorted(program.random)
     pairs = []
-    for before, op in zip(random, random[1:], strict=False):
+    for before, op in pairwise(random):
         if not any(before < position <= op for position in program.saved_after):
             pairs.append((op, before))
     return tuple(pairs)

@@ -16,6 +16,7 @@ class Solution:
 
     values: tuple[float, ...]
     objective: float
+    duals: tuple[float, ...]  # by row: what the objective gains per unit of its bound; of the relaxed program only
 
 
 class IntegerProgram:
@@ -36,8 +37,9 @@ class IntegerProgram:
     def add_continuous(self, cost: float) -> int:
         return self._add_column(cost, math.inf, False)
 
-    def add_row(self, terms: Mapping[int, float], *, lower: float = -math.inf, upper: float = math.inf) -> None:
+    def add_row(self, terms: Mapping[int, float], *, lower: float = -math.inf, upper: float = math.inf) -> int:
         self._rows.append((dict(terms), lower, upper))
+        return len(self._rows) - 1
 
     def solve(self, *, relaxed: bool = False) -> Solution | None:
         """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value."""
@@ -71,7 +73,11 @@ class IntegerProgram:
             float(round(value)) if is_integer and not relaxed else float(value)
             for value, is_integer in zip(solver.getSolution().col_value, self._is_integer, strict=True)
         )
-        return Solution(values, sum(cost * value for cost, value in zip(self._costs, values, strict=True)))
+        duals = tuple(
+            dual * _scale(terms.values()) / cost_scale
+            for dual, (terms, _, _) in zip(solver.getSolution().row_dual if relaxed else (), self._rows, strict=relaxed)
+        )
+        return Solution(values, sum(cost * value for cost, value in zip(self._costs, values, strict=True)), duals)
 
     def _add_column(self, cost: float, upper: float, is_integer: bool) -> int:
         self._costs.append(cost)

@@ -2,7 +2,7 @@
 
 In: a `BlockGraph`. Out: `Option`s by rising recompute time and falling kept bytes.
 
-For a price of p/q ns per byte the best option is a minimum cut of this network:
+For a price of p/q ns per byte the best option is a minimum cut of this network (`best_at_price`):
 
     source -> op         q * time(op)       cut: the op is replayed; infinite if it is opaque
     op -> v_in           infinite           what is rebuilt is rebuilt by its op; an op's time is paid once
@@ -37,8 +37,8 @@ from trainfit.solve.replay import Option, evaluate
 def frontier(graph: BlockGraph) -> tuple[Option, ...]:
     """The vertices of the convex frontier, from nothing replayed to the fewest bytes kept."""
     total_ns, total_bytes = sum(graph.time_ns), sum(graph.nbytes)
-    fastest = _best_at_price(graph, 1, total_bytes + 1)
-    smallest = _best_at_price(graph, total_ns + 1, 1)
+    fastest = best_at_price(graph, total_bytes + 1, 1, 1)
+    smallest = best_at_price(graph, 1, total_ns + 1, total_ns + 1)
     if smallest.kept_bytes == fastest.kept_bytes:
         return (fastest,)
     vertices = [fastest]
@@ -46,7 +46,7 @@ def frontier(graph: BlockGraph) -> tuple[Option, ...]:
     while pending:
         left, right = vertices[-1], pending[-1]
         per_byte_ns, per_bytes = right.recompute_ns - left.recompute_ns, left.kept_bytes - right.kept_bytes
-        middle = _best_at_price(graph, per_byte_ns, per_bytes)
+        middle = best_at_price(graph, per_bytes, per_byte_ns, per_byte_ns)
         if _value(middle, per_byte_ns, per_bytes) < _value(left, per_byte_ns, per_bytes):
             pending.append(middle)
         else:
@@ -95,7 +95,7 @@ def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
 
 
 def undominated(graph: BlockGraph, limit: int) -> tuple[Option, ...]:
-    """Every pair of kept bytes and recompute time that no other option beats in both; none if there are over `limit`."""
+    """Options for all pairs of kept bytes and time that no other beats in both; none if there are over `limit`."""
     options: list[Option] = []
     option = option_within(graph, sum(graph.nbytes))
     while option is not None:
@@ -110,23 +110,25 @@ def _value(option: Option, per_byte_ns: int, per_bytes: int) -> int:
     return per_bytes * option.recompute_ns + per_byte_ns * option.kept_bytes
 
 
-def _best_at_price(graph: BlockGraph, per_byte_ns: int, per_bytes: int) -> Option:
-    """The best option when `per_bytes` kept bytes cost as much as `per_byte_ns` of recompute time."""
+def best_at_price(graph: BlockGraph, ns_price: int, byte_price: int, cast_price: int) -> Option:
+    """The option that minimises ns_price * recompute ns + byte_price * kept bytes; casts have a price of their own."""
     num_values, num_ops = len(graph.storage), len(graph.time_ns)
     first_op = 2 * num_values
     source, sink = first_op + num_ops, first_op + num_ops + 1
-    infinite = per_bytes * sum(graph.time_ns) + per_byte_ns * sum(graph.nbytes) + 1
+    prices = [
+        nbytes * (cast_price if is_cast else byte_price)
+        for nbytes, is_cast in zip(graph.nbytes, graph.is_cast, strict=True)
+    ]
+    infinite = ns_price * sum(graph.time_ns) + sum(prices) + 1
     network = Network(sink + 1)
     for value in range(num_values):
         maker = graph.maker[value]
         network.add_edge(source if maker is None else first_op + maker, 2 * value, infinite)
         if graph.is_free[value]:
             continue  # v_out stays alone: whoever needs it finds it
-        network.add_edge(
-            2 * value, 2 * value + 1, per_byte_ns * graph.nbytes[value] if graph.is_keepable[value] else infinite
-        )
+        network.add_edge(2 * value, 2 * value + 1, prices[value] if graph.is_keepable[value] else infinite)
     for op in range(num_ops):
-        network.add_edge(source, first_op + op, infinite if graph.is_opaque[op] else per_bytes * graph.time_ns[op])
+        network.add_edge(source, first_op + op, infinite if graph.is_opaque[op] else ns_price * graph.time_ns[op])
         for value in graph.reads[op]:
             if not graph.is_free[value]:
                 network.add_edge(2 * value + 1, first_op + op, infinite)

@@ -18,8 +18,10 @@ does not depend on N. Rows: at the first and last block of each run, and at the 
 
     bytes - drops before (+ extra of the run, in backward) <= budget.
 
-The bound. Let options be mixed in any proportion and extras be nothing: the linear program over the menus' convex
-frontiers is below every plan that the menus or anything between them could give. `Choice.bound_ns` is its optimum.
+The bound. Let options be mixed in any proportion and extras be nothing. The best mixture is a linear program over all
+options there are, of which few matter: it is solved over the menus, its duals are prices of kept bytes at each run, a
+minimum cut finds the best option at these prices, and it joins the menu if it is better than all that are in it. When
+none is, no option there is could improve the mixture: its time is below that of every plan (`Choice.bound_ns`).
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainfit.solve.linear import IntegerProgram
-from trainfit.solve.menu import option_within, undominated
+from trainfit.solve.linear import IntegerProgram, Solution
+from trainfit.solve.menu import best_at_price, option_within, undominated
 from trainfit.solve.replay import Option
 from trainfit.solve.whole import Problem, Run
 
 _GOOD_ENOUGH = 1e-4
-"""A gap, as a share of the step's time, below which no options between the frontier's vertices are looked for."""
+"""A gap, as a share of the step's time, below which no options between the menu's are looked for."""
+_CERTIFIED = 1e-3
+"""A gap above which all undominated options are tried, where there are few."""
 _MAX_ROUNDS = 4
 _MAX_OPTIONS = 32
 
@@ -61,13 +65,14 @@ class Choice:
 def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:
     """The choice that recomputes least with a peak within the budget; None if none has.
 
-    The frontier's vertices come first. What the best choice of them leaves of the budget is then offered to one block
-    at a time, as an option between two vertices, until that helps no more. If a gap is left, which takes a model of
-    few blocks, every undominated option of the classes that have few comes in.
+    The options of the best mixture come first. What the best choice of them leaves of the budget is then offered to
+    one block at a time, as an option between two others, until that helps no more. If a gap is left, which takes a
+    model of few blocks, every undominated option of the classes that have few comes in.
     """
-    bound_ns = _bound_ns(problem, budget_bytes)
-    if bound_ns is None:
+    mixture = _best_mixture(problem, budget_bytes)
+    if mixture is None:
         return None
+    problem, bound_ns = mixture
     choice = _solve(problem, budget_bytes, bound_ns)
     for _ in range(_MAX_ROUNDS):
         if choice is None or choice.gap <= _GOOD_ENOUGH:
@@ -77,9 +82,14 @@ def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:
         if better is None or better.recompute_ns >= choice.recompute_ns:
             break
         choice = better
-    if choice is not None and choice.gap > _GOOD_ENOUGH:
+    if choice is not None and choice.gap > _CERTIFIED:
         more = {index: list(undominated(graph, _MAX_OPTIONS)) for index, graph in enumerate(problem.graphs)}
-        choice = _solve(choice.problem.with_options(more), budget_bytes, bound_ns)
+        problem = choice.problem.with_options(more)
+        if all(more.values()) and not any(graph.saved_cast_bytes for graph in problem.graphs):
+            without_extras = _solve(problem, budget_bytes, bound_ns, with_extras=False)
+            assert without_extras is not None, "what is within the budget with extras is so without"
+            bound_ns = without_extras.recompute_ns  # of all options there are, in whole numbers
+        choice = _solve(problem, budget_bytes, bound_ns)
     return choice
 
 
@@ -104,6 +114,10 @@ class _Columns:
         self.counts: list[list[int]] = []  # by run and option
         self.lasts: list[list[int]] = []
         self._extras: list[int] = []
+        self._forward_rows: list[
+            tuple[int, frozenset[int]]
+        ] = []  # (row, its columns); dropped casts still count in these
+        self._later_rows: list[tuple[int, frozenset[int]]] = []
         for run in problem.runs:
             menu = problem.menus[run.class_index]
             counts = [program.add_integer(cost(option), upper=run.length - 1) for option in menu]
@@ -130,28 +144,59 @@ class _Columns:
         """Rows: memory + budget_terms <= budget_bytes at every position that can bind."""
         problem, memory = self._problem, self._problem.memory
         kinds = (
-            (memory.forward_bytes, problem.forward_drop_bytes, False),
-            (memory.other_bytes, problem.drop_bytes, False),
-            (memory.backward_bytes, problem.drop_bytes, with_extras),
+            (memory.forward_bytes, problem.forward_drop_bytes, False, self._forward_rows),
+            (memory.other_bytes, problem.drop_bytes, False, self._later_rows),
+            (memory.backward_bytes, problem.drop_bytes, with_extras, self._later_rows),
         )
-        for sizes, drop_bytes, has_extra in kinds:
+
+        def add_row(terms: dict[int, float], bytes_left: float, rows: list[tuple[int, frozenset[int]]]) -> None:
+            rows.append((self._program.add_row(terms, upper=bytes_left), frozenset(terms)))
+
+        for sizes, drop_bytes, has_extra, rows in kinds:
             dropped = dict(budget_terms)
             for run, counts, lasts, extra in zip(problem.runs, self.counts, self.lasts, self._extras, strict=True):
                 drops = [-float(drop_bytes(run.class_index, option)) for option in problem.menus[run.class_index]]
                 terms = {extra: 1.0} if has_extra else {}
                 bend = _bend(sizes[run.first : run.first + run.length])
-                self._program.add_row({**dropped, **terms}, upper=budget_bytes - sizes[run.first] - bend)
+                add_row({**dropped, **terms}, budget_bytes - sizes[run.first] - bend, rows)
                 dropped |= dict(zip(counts, drops, strict=True))
-                self._program.add_row({**dropped, **terms}, upper=budget_bytes - sizes[run.last] - bend)
+                add_row({**dropped, **terms}, budget_bytes - sizes[run.last] - bend, rows)
                 dropped |= dict(zip(lasts, drops, strict=True))
             for size in sizes[len(problem.class_of) :]:  # the end of forward; backward has no position of its own there
-                self._program.add_row(dropped, upper=budget_bytes - size)
+                add_row(dropped, budget_bytes - size, rows)
+
+    def better_options(self, solution: Solution) -> dict[int, list[Option]]:
+        """By class, options that would improve the relaxed solution."""
+        better: dict[int, list[Option]] = {}
+        for run, counts, lasts in zip(self._problem.runs, self.counts, self.lasts, strict=True):
+            for column in (counts[0], lasts[0]):
+                forward_price, later_price = (
+                    -sum(solution.duals[row] for row, columns in rows if column in columns)
+                    for rows in (self._forward_rows, self._later_rows)
+                )
+                option = self._cheapest(run.class_index, later_price + forward_price, later_price)
+                if option is not None:
+                    better.setdefault(run.class_index, []).append(option)
+        return better
+
+    def _cheapest(self, class_index: int, byte_price: float, cast_price: float) -> Option | None:
+        """The best of all options at these ns per byte, if no option of the menu is as good."""
+        graph, menu = self._problem.graphs[class_index], self._problem.menus[class_index]
+        ns_price = 2**40  # prices in whole numbers
+        byte_price, cast_price = round(max(0.0, byte_price) * ns_price), round(max(0.0, cast_price) * ns_price)
+
+        def value(option: Option) -> int:
+            other_bytes = option.kept_bytes - option.cast_bytes
+            return ns_price * option.recompute_ns + byte_price * other_bytes + cast_price * option.cast_bytes
+
+        best = best_at_price(graph, ns_price, byte_price, cast_price)
+        return best if value(best) < min(map(value, menu)) - ns_price else None  # more than a nanosecond
 
 
-def _solve(problem: Problem, budget_bytes: int, bound_ns: int) -> Choice | None:
+def _solve(problem: Problem, budget_bytes: int, bound_ns: int, *, with_extras: bool = True) -> Choice | None:
     program = IntegerProgram()
     columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
-    columns.bound_memory({}, float(budget_bytes))
+    columns.bound_memory({}, float(budget_bytes), with_extras=with_extras)
     solution = program.solve()
     if solution is None:
         return None
@@ -165,12 +210,20 @@ def _solve(problem: Problem, budget_bytes: int, bound_ns: int) -> Choice | None:
     return Choice(problem, tuple(options), problem.recompute_ns(options), bound_ns)
 
 
-def _bound_ns(problem: Problem, budget_bytes: int) -> int | None:
-    program = IntegerProgram()
-    columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
-    columns.bound_memory({}, float(budget_bytes), with_extras=False)
-    solution = program.solve(relaxed=True)
-    return None if solution is None else max(0, int(solution.objective - 1e-6))
+def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | None:
+    """The problem with every option that the best mixture needs, and the time of that mixture."""
+    while True:
+        program = IntegerProgram()
+        columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
+        columns.bound_memory({}, float(budget_bytes), with_extras=False)
+        solution = program.solve(relaxed=True)
+        if solution is None:
+            return None
+        more = columns.better_options(solution)
+        grown = problem.with_options(more)
+        if grown.menus == problem.menus:
+            return problem, max(0, int(solution.objective - 1e-6))
+        problem = grown
 
 
 def _options_for_the_slack(choice: Choice, budget_bytes: int) -> dict[int, list[Option]]:

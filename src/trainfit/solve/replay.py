@@ -26,6 +26,7 @@ class Option:
     replayed: tuple[int, ...]  # ops of the program, in order
     replay_peak_bytes: int  # the most that the replay has allocated at one time
     held_bytes: int  # part of kept_bytes that autograd itself would not have kept
+    cast_bytes: int  # part of kept_bytes that are parameters in another dtype
 
 
 def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
@@ -53,6 +54,7 @@ def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
         replayed=tuple(replayed),
         replay_peak_bytes=_replay_peak_bytes(graph, replayed),
         held_bytes=sum(graph.nbytes[value] for value in used if value not in graph.needed),
+        cast_bytes=sum(graph.nbytes[value] for value in used if graph.is_cast[value]),
     )
 
 

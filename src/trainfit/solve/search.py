@@ -7,7 +7,8 @@ the budgets of one `Search` the time never rises with the budget.
 
 The linear model and the judge differ by what the model leaves out: hidden buffers, the allocator's waste. Each verdict
 says by how much for that choice. The next target for the model is the budget less this difference: lower after a
-verdict above the budget, higher after one that leaves room, until room is worth less than `WORTH_JUDGING` of the step.
+verdict above the budget, higher after one that leaves room, half way between where that leads out of what is known,
+until room is worth less than `WORTH_JUDGING` of the step.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from trainfit.solve.whole import Moment, Problem
 
 WORTH_JUDGING = 1e-3
 """The share of the step's time that a choice must promise to save before it is judged."""
-MAX_JUDGED = 8
+MAX_JUDGED = 6
 """Choices judged per budget at most."""
 
 Status = Literal["nothing to recompute", "optimal", "feasible", "interrupted"]
@@ -72,11 +73,9 @@ class Search:
         return self._pool[0][1]
 
     def smallest(self) -> Infeasible:
-        """The smallest peak that any plan has, judged."""
-        lightest = [min(range(len(menu)), key=lambda i: (menu[i].kept_bytes, i)) for menu in self._problem.menus]
-        all_lightest = tuple(lightest[class_index] for class_index in self._problem.class_of)
-        self._verdict(Choice(self._problem, all_lightest, self._problem.recompute_ns(all_lightest), 0))
+        """The smallest peak that any plan has, judged: by the model, or that of keeping least everywhere."""
         self._verdict(smallest_peak(self._problem))
+        self._verdict(self._lightest())
         choice, verdict = min(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns))
         return Infeasible(verdict.peak_bytes, choice)
 
@@ -125,30 +124,32 @@ class Search:
         if self.base.peak_bytes <= budget_bytes:
             return 0
         target = budget_bytes - (self.base.peak_bytes - problem.peak(self._pool[0][0].options)[0])
-        too_much: int | None = None  # the smallest target whose choice was judged to be over the budget
+        too_much: int | None = None  # the smallest modelled peak that was judged to be over the budget
         bound_ns = 0
         for _ in range(MAX_JUDGED):
-            choice = fastest_within(problem, target)
-            if choice is None:
-                choice = smallest_peak(problem)
-                if choice.kept() in self._verdicts:
-                    return bound_ns
+            choice = fastest_within(problem, target) or smallest_peak(problem)
             bound_ns = choice.bound_ns
             best = self._best(budget_bytes)
-            worth_ns = WORTH_JUDGING * (best[1].step_ns if best else 0)
-            if best is not None and best[0].recompute_ns - choice.recompute_ns < worth_ns:
+            if best is not None and best[0].recompute_ns - choice.recompute_ns < WORTH_JUDGING * best[1].step_ns:
                 return bound_ns
+            is_new = choice.kept() not in self._verdicts
             verdict = self._verdict(choice)
             modelled_bytes = choice.problem.peak(choice.options)[0]
-            next_target = budget_bytes - (verdict.peak_bytes - modelled_bytes)
+            target = budget_bytes - (verdict.peak_bytes - modelled_bytes)
             if verdict.peak_bytes > budget_bytes:
                 too_much = modelled_bytes if too_much is None else min(too_much, modelled_bytes)
-            elif next_target <= target:
+            best = self._best(budget_bytes)
+            fits = best[0].problem.peak(best[0].options)[0] if best is not None else None
+            if too_much is not None and fits is not None and not fits < target < too_much:
+                target = (fits + too_much) // 2
+            elif not is_new:
                 return bound_ns
-            if too_much is not None and next_target >= too_much:
-                next_target = (modelled_bytes + too_much) // 2
-            target = next_target
         return bound_ns
+
+    def _lightest(self) -> Choice:
+        by_class = [min(range(len(menu)), key=lambda i: (menu[i].kept_bytes, i)) for menu in self._problem.menus]
+        options = tuple(by_class[class_index] for class_index in self._problem.class_of)
+        return Choice(self._problem, options, self._problem.recompute_ns(options), 0)
 
     def _verdict(self, choice: Choice) -> Verdict:
         kept = choice.kept()

@@ -11,8 +11,9 @@ recompute time, its peak and the moment of the peak, by the linear model that th
                 or by how much its replay exceeds the backward that follows it, whichever is more
 
 Casts of parameters that the blocks j < p drop are still there in forward, because autocast's cache holds them until
-forward ends: casts(p) is their sum. A run is a maximal stretch of consecutive blocks of one class. Taking the run's largest extra for all of its blocks can
-only make the model too large; it is what makes the order within a run immaterial (`milp`).
+forward ends: casts(p) is their sum. A run is a maximal stretch of consecutive blocks of one class. Taking the run's
+largest extra for all of its blocks can only make the model too large; it is what makes the order within a run
+immaterial (`milp`).
 """
 
 from __future__ import annotations
@@ -73,9 +74,8 @@ class Problem:
 
     def forward_drop_bytes(self, class_index: int, option: Option) -> int:
         """The part of `drop_bytes` that is gone while forward still runs."""
-        graph, kept = self.graphs[class_index], set(option.kept)
-        casts = (v for v in graph.needed if graph.is_cast[v] and graph.storage[v] not in kept)
-        return self.drop_bytes(class_index, option) - sum(graph.nbytes[value] for value in casts)
+        dropped_cast_bytes = self.graphs[class_index].saved_cast_bytes - option.cast_bytes
+        return self.drop_bytes(class_index, option) - dropped_cast_bytes
 
     def extra_bytes(self, run: Run, option: Option) -> int:
         """By how much a block's replay and backward under the option exceed its backward with nothing recomputed."""
@@ -102,7 +102,9 @@ class Problem:
                 name = memory.blocks[block]
                 moments.append((memory.forward_bytes[block] - forward_dropped, Moment(memory.forward_op[block], None)))
                 moments.append((memory.other_bytes[block] - dropped, Moment(memory.other_op[block], None)))
-                moments.append((memory.backward_bytes[block] - dropped + extra, Moment(memory.backward_op[block], name)))
+                moments.append(
+                    (memory.backward_bytes[block] - dropped + extra, Moment(memory.backward_op[block], name))
+                )
                 option = self.option(block, choice[block])
                 dropped += self.drop_bytes(run.class_index, option)
                 forward_dropped += self.forward_drop_bytes(run.class_index, option)
@@ -111,6 +113,6 @@ class Problem:
         return max(moments, key=lambda moment: moment[0])
 
     def with_options(self, more: dict[int, list[Option]]) -> Problem:
-        """The same problem with options added to the menus, after those that are there."""
-        menus = tuple(menu + tuple(more.get(index, ())) for index, menu in enumerate(self.menus))
+        """The same problem with options added to the menus, after those that are there; none twice."""
+        menus = tuple(tuple(dict.fromkeys((*menu, *more.get(i, ())))) for i, menu in enumerate(self.menus))
         return replace(self, menus=menus)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections import Counter
+from collections.abc import Iterable
 
 from trainfit.records import BlockProgram, Op
 from trainfit.solve.graph import BlockGraph

@@ -34,7 +34,7 @@ def trace_step(step: Step, gpu: Gpu) -> Trace:
         storages = categorize(recorder, program)
         trace = Trace(
             gpu=gpu.name,
-            torch_version=torch.__version__,
+            torch_version=str(torch.__version__),
             num_parameters=program.num_parameters,
             ops=tuple(recorder.ops),
             storages=storages,

@@ -85,7 +85,7 @@ def _flash_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     query, key = tensor_argument(op, 1), tensor_argument(op, 2)
     batch, heads, length, width = query.shape
     rows = batch * heads * round_up(length, 128)
-    steps = (4 * rows, 4 * rows * _flash_width(width))
+    steps: tuple[int, ...] = (4 * rows, 4 * rows * _flash_width(width))
     if key.shape[1] != heads:
         expanded = batch * key.shape[2] * heads * round_up(width, 8) * 2
         steps += (expanded, expanded)

@@ -39,7 +39,7 @@ def temporaries(op: Op, gpu: Gpu, torch_version: tuple[int, int]) -> tuple[int, 
 
 
 def _uses_cublaslt(op: Op) -> bool:
-    """`addmm` with a dense bias vector and an output of more than one row and column (Blas.cpp, addmm_out_cuda_impl)."""
+    """`addmm` with a dense bias vector and an output of more than one row and column (Blas.cpp)."""
     if op.name != "aten.addmm.default":
         return False
     bias, left, right = op.args[:3]

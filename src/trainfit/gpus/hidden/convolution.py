@@ -5,7 +5,7 @@ for it; probe: the convolution sweeps and the models' rows, where tests/test_hid
 * The fast kernels read channels-last. Every operand in the usual layout is copied, and so is its result before it is
   turned back; channels are padded to 16 bytes, save the inputs of fp32.
 * A kernel of one pixel with stride 1 is a product of matrices and needs no copies where the pixels of a channel fill
-  whole units of 16 bytes; its weight gradient has one fp32 partial sum per sample.
+  whole units of 8 bytes; with 16 bytes its weight gradient needs none either, and has one fp32 partial sum per sample.
 * A weight gradient is cut into tiles of 128 x 128; as many partial sums as fill the GPU are kept in fp32. That number
   also depends on cuDNN's estimates of time: it is an upper bound for halves.
 * Few input channels under a small kernel, and depthwise convolutions, have kernels of their own without copies.
@@ -15,6 +15,7 @@ torch itself first makes the operands agree on one layout (ConvShared.cpp).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden.reductions import staging
@@ -37,6 +38,7 @@ from trainfit.records import OUTPUT, Op, TensorRef
 _VECTOR_BYTES = 16
 _PLAN_BYTES = 147  # what a plan takes besides its copies; never more than one unit of 512 bytes
 _TILE = 128
+_Purpose = Literal["output", "input gradient", "weight gradient"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +77,18 @@ class _Convolution:
     def is_half(self) -> bool:
         return self.x.dtype in HALVES
 
-    @property
-    def is_direct(self) -> bool:
+    def is_direct(self, purpose: _Purpose) -> bool:
         """Does a kernel read the operands as they are?"""
         if self.is_depthwise or (self.has_few_inputs and not self.is_half):
             return True
         row_bytes = product(self.x.shape[2:]) * item_bytes(self.x.dtype)
-        return self.is_pointwise and (self.is_channels_last or row_bytes % _VECTOR_BYTES == 0)
+        unit_bytes = _VECTOR_BYTES if purpose == "weight gradient" else _VECTOR_BYTES // 2
+        return self.is_pointwise and (self.is_channels_last or row_bytes % unit_bytes == 0)
 
-    def copies_bytes(self, is_forward: bool) -> int:
+    def copies_bytes(self, purpose: _Purpose) -> int:
         """The operands in channels-last with padded channels; those that are so already are not copied."""
-        if self.is_direct or (is_forward and self.has_few_inputs):
+        is_forward = purpose == "output"
+        if self.is_direct(purpose) or (is_forward and self.has_few_inputs):
             return 0
         size = item_bytes(self.x.dtype)
         in_channels, out_channels = self.x.shape[1], self.y_shape[1]
@@ -114,14 +117,15 @@ class _Convolution:
         sums_bytes = 4 * self.weight.numel
         if self.is_depthwise:
             return 8 * self.x.shape[0] * sums_bytes if self.is_half and self.is_channels_last else 0
-        if self.is_direct and self.has_few_inputs:
+        is_direct = self.is_direct("weight gradient")
+        if is_direct and self.has_few_inputs:
             return 0
-        if self.is_direct and not self.is_channels_last:
+        if is_direct and not self.is_channels_last:
             return self.x.shape[0] * sums_bytes
         columns = self.kernel_pixels * self._padded(self.weight.shape[1], is_input=True)
         tiles = ceil_div(self.weight.shape[0], _TILE) * ceil_div(columns, _TILE)
         # Two blocks fit on a multiprocessor for products of fp32 and for few channels.
-        is_doubled = self.is_direct if not self.is_half else self.x.shape[1] <= 4
+        is_doubled = is_direct if not self.is_half else self.x.shape[1] <= 4
         blocks = gpu.num_sms * (2 if is_doubled else 1)
         if tiles > blocks:
             return 4 * _TILE * _TILE * blocks
@@ -141,7 +145,7 @@ def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     y_shape = _transposed_shape(op) if is_transposed else _output_shape(x, weight, stride, padding, dilation)
     conv = _Convolution(x, weight, y_shape, stride, groups)
     before = _agreeing(x, conv.is_channels_last)
-    workspace = conv.copies_bytes(is_forward=True) + _PLAN_BYTES
+    workspace = conv.copies_bytes("output") + _PLAN_BYTES
     return (*before, OUTPUT, *_agreeing(weight, conv.is_channels_last), workspace)
 
 
@@ -168,15 +172,14 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     wants_input, wants_weight, wants_bias = mask if isinstance(mask, tuple | list) else (True, True, False)
     conv = _Convolution(x, weight, gradient.shape, integers(op.args[4]), integers(op.args[9])[0])
     layout = conv.is_channels_last
-    copies = conv.copies_bytes(is_forward=False)
     before = (*_agreeing(gradient, layout), *_agreeing(x, layout))
     steps = before
     if wants_input:
-        workspace = (*_agreeing(weight, layout), copies + _PLAN_BYTES)
+        workspace = (*_agreeing(weight, layout), conv.copies_bytes("input gradient") + _PLAN_BYTES)
         steps += (OUTPUT, *workspace, *freed(workspace))
     if wants_weight:
-        partials = (copies + conv.weight_partials_bytes(gpu) + _PLAN_BYTES,)
-        steps += (OUTPUT, *partials, *freed(partials))
+        workspace_bytes = conv.copies_bytes("weight gradient") + conv.weight_partials_bytes(gpu) + _PLAN_BYTES
+        steps += (OUTPUT, workspace_bytes, -workspace_bytes)
     if wants_bias:
         sums = staging(gradient, (0, *range(2, len(gradient.shape))), gpu)
         steps += (*freed(before), OUTPUT, *sums)

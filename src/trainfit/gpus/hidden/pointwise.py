@@ -14,7 +14,6 @@ from trainfit.gpus.hidden.tensors import (
     argument,
     ceil_div,
     copy_unless_contiguous,
-    freed,
     integers,
     is_channels_last,
     is_contiguous,
@@ -78,7 +77,7 @@ def _roll(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _index(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Several index tensors whose strides differ after broadcasting are all made contiguous (TensorAdvancedIndexing)."""
+    """Several index tensors whose strides differ after broadcasting are made contiguous (TensorAdvancedIndexing)."""
     copies = _index_copies(op)
     return (*copies, OUTPUT) if copies else ()
 
@@ -113,7 +112,7 @@ def _broadcast_stride(tensor: TensorRef, shape: tuple[int, ...]) -> tuple[int, .
 
 
 def _index_put(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Accumulation sorts the linear index: it, the sorted one, the permutation, its arange, cub's storage (Indexing.cu)."""
+    """Accumulation sorts: the linear index, the sorted one, an arange, the permutation, cub's storage (Indexing.cu)."""
     if not argument(op, 3, "accumulate", False) or not (tensors := _index_tensors(op)):
         return ()
     table, values = tensor_argument(op, 0), tensor_argument(op, 2)
@@ -142,7 +141,7 @@ def _grouped_mm(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 def _foreach_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """One number per chunk of the largest tensor, for every tensor (ForeachReduceOp.cu)."""
-    tensors = [tensor for tensor in op.input_refs()]
+    tensors = list(op.input_refs())
     chunks = ceil_div(max((tensor.numel for tensor in tensors), default=0), _FOREACH_CHUNK)
     partial = 4 * len(tensors) * chunks
     return (partial, *(OUTPUT,) * len(tensors)) if partial else ()

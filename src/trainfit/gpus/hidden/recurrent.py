@@ -1,14 +1,14 @@
 """cuDNN's recurrent networks: the workspace of each call, and the state of its random numbers, which stays.
 
 cuDNN does not say these sizes without a GPU. Fitted to the recording of a two-layer LSTM (tests/data/lstm.json.gz:
-exact) and to the peaks of a bidirectional GRU (benchmarks/measure_memory.py: within a few MiB); other depths and modes
-follow the same terms and are less certain. Source of the calls: RNN.cpp.
+exact) and to the peaks of a bidirectional GRU of two layers (benchmarks/measure_memory.py: within 0.3%); other depths,
+widths and modes follow the same terms and are less certain. Source of the calls: RNN.cpp.
 """
 
 from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.tensors import Rule, integers, item_bytes, nbytes, tensor_argument
+from trainfit.gpus.hidden.tensors import HALVES, Rule, integers, item_bytes, nbytes, tensor_argument
 from trainfit.records import OUTPUT, Op, TensorRef
 
 CUDNN_DROPOUT = "cudnn dropout"
@@ -18,9 +18,11 @@ _THREADS_PER_SM = 2048
 
 
 def _workspace_bytes(x: TensorRef, hx: TensorRef, mode: int, hidden_size: int) -> int:
-    steps_bytes = x.numel // x.shape[-1] * hidden_size * item_bytes(x.dtype)
+    """Gradients of the gates of all time steps, some copies of one layer's states, ten times the last states."""
+    states_bytes = x.numel // x.shape[-1] * hidden_size * item_bytes(x.dtype)
+    num_copies = 4 if x.dtype in HALVES else 3
     layers_times_directions = hx.shape[0]
-    return (_GATES[mode] * layers_times_directions + 3) * steps_bytes + 10 * nbytes(hx) + 512
+    return (_GATES[mode] * layers_times_directions + num_copies) * states_bytes + 10 * nbytes(hx) + 512
 
 
 def _input_copies(x: TensorRef, is_batch_first: bool) -> tuple[int, ...]:

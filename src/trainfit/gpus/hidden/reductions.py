@@ -3,7 +3,7 @@
 A block of threads covers outputs and inputs in two dimensions; when each thread still has 256 or more inputs and the
 grid is small, the inputs are split across blocks too, and the partial results meet in global memory. The buffers are
 known from the shapes, strides and the number of multiprocessors.
-Probe: every `sum.dim_IntList`, `linalg_vector_norm` row of the models, and the sums inside convolution and norm backward.
+Probe: every `sum.dim_IntList` and `linalg_vector_norm` of the models, the sums inside convolution and norm backward.
 """
 
 from __future__ import annotations

@@ -1,0 +1,95 @@
+"""How long an estimate takes and how much memory, beside one plain FakeTensor forward and backward of the same model.
+
+    python benchmarks/speed.py            # prints a Markdown table; each row is a fresh process, no GPU needed
+
+`estimate` is tracing and simulating (classic allocator) one step; `fake` is one forward and backward of the same model
+and batch under torch's FakeTensorMode on the CPU device, without optimizer, both after imports. Growth: the same model
+with a quarter and with half of its layers.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+CASES = [("llama3-8b", 32), ("llama3-70b", 20), ("llama3-70b", 40), ("llama3-70b", 80)]
+
+
+def step_with_layers(preset: str, layers: int) -> Any:
+    """The preset's step at batch 1 and its default length, with so many layers."""
+    from trainfit.targets import resolve
+
+    step = resolve(preset, batch=1, seq=8192)
+
+    def build() -> Any:
+        model = step.model()
+        model.blocks = model.blocks[:layers]
+        return model
+
+    return replace(step, model=build)
+
+
+def measure_estimate(preset: str, layers: int) -> dict[str, float]:
+    from trainfit.gpus.catalogue import find_gpu
+    from trainfit.gpus.hidden import hidden_memory
+    from trainfit.simulate import simulate_memory
+    from trainfit.trace import trace_step
+
+    step, gpu = step_with_layers(preset, layers), find_gpu("h200")
+    start_s = time.perf_counter()
+    trace = trace_step(step, gpu)
+    traced_s = time.perf_counter()
+    simulate_memory(trace, hidden_memory(gpu, trace.torch_version), "classic")
+    return {"trace_s": traced_s - start_s, "simulate_s": time.perf_counter() - traced_s, "num_ops": len(trace.ops)}
+
+
+def measure_fake(preset: str, layers: int) -> dict[str, float]:
+    import torch
+    from torch._subclasses import FakeTensorMode
+
+    step = step_with_layers(preset, layers)
+    start_s = time.perf_counter()
+    with FakeTensorMode():
+        model = step.model()
+        batch = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in step.batch.items()}
+        output = model(**batch)
+        (step.loss(output) if step.loss else output).backward()
+    return {"fake_s": time.perf_counter() - start_s}
+
+
+def fresh(kind: str, preset: str, layers: int) -> dict[str, float]:
+    """One measurement in a process of its own, with its peak memory."""
+    command = [sys.executable, __file__, kind, preset, str(layers)]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def main() -> None:
+    if len(sys.argv) == 4:
+        measure = measure_estimate if sys.argv[1] == "estimate" else measure_fake
+        result = measure(sys.argv[2], int(sys.argv[3]))
+        result["peak_rss_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        print(json.dumps(result))
+        return
+    import torch
+
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads.\n")
+    print("| preset | layers | ops | trace s | simulate s | fake fwd+bwd s | estimate / fake | peak RSS GiB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for preset, layers in CASES:
+        ours, fake = fresh("estimate", preset, layers), fresh("fake", preset, layers)
+        ratio = (ours["trace_s"] + ours["simulate_s"]) / fake["fake_s"]
+        print(
+            f"| {preset} | {layers} | {ours['num_ops']} | {ours['trace_s']:.2f} | {ours['simulate_s']:.2f} |"
+            f" {fake['fake_s']:.2f} | {ratio:.2f} | {ours['peak_rss_gib']:.2f} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""`trainfit plan TARGET`: what each block keeps, so that the step fits a budget and is as fast as can be."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from trainfit import presets
+from trainfit.errors import InfeasibleBudget, UsageError
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.units import parse_bytes
+
+if TYPE_CHECKING:
+    from trainfit._plan_record import Plan
+
+INTERRUPTED = 130
+_LARGEST = 2**20
+
+
+def add_parser(verbs: Any) -> None:
+    """Add the verb and its options."""
+    parser = verbs.add_parser(
+        "plan",
+        help="find the fastest step that fits a budget",
+        description="Find what each block keeps and recomputes, so that the step fits and is as fast as can be.",
+        epilog=f"presets: {', '.join(presets.PRESETS)}",
+    )
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="a preset, file.py:function or package.module:function that returns a trainfit.Step, "
+        "or hf:path/config.json of a transformers model",
+    )
+    parser.add_argument("--gpu", default="h200", help="a GPU that 'trainfit gpus' lists (default: %(default)s)")
+    parser.add_argument("--batch", type=_positive, metavar="N", help="batch size of a preset or an hf: target")
+    parser.add_argument("--seq", type=_positive, metavar="N", help="sequence length of a preset or an hf: target")
+    parser.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help="72GiB, 80GB or 90%% of the GPU, or min for the smallest that works "
+        "(default: the GPU less the driver's context and 2%%)",
+    )
+    parser.add_argument(
+        "--memory", choices=("reserved", "allocated"), default="reserved", help="the peak that the budget binds"
+    )
+    parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
+    parser.add_argument("--maximize", choices=("batch", "seq"), help="plan for the largest that fits")
+    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the plan")
+    parser.add_argument("--frontier", metavar="FILE", type=Path, help="write plans for the whole range of budgets")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan the target and print the result."""
+    # What can be wrong without torch is said before torch is imported, which takes seconds.
+    gpu = find_gpu(args.gpu)
+    if args.budget not in (None, "min"):
+        parse_bytes(args.budget, of_bytes=gpu.memory_bytes)
+    if args.maximize and (args.budget == "min" or args.frontier):
+        raise UsageError("--maximize goes with one budget", hint="leave out --frontier, and --budget min")
+    with contextlib.redirect_stdout(sys.stderr), _progress(f"planning {args.target} on a ghost {gpu.name}"):
+        plan = _maximize(args) if args.maximize else _plan(args, args.batch, args.seq)
+        points = _frontier(args) if args.frontier else ()
+    written = _write(args, plan, points)
+    print(plan.to_json() if args.json else plan, end="" if args.json else "\n")
+    for path in written:
+        print(f"Wrote {path}", file=sys.stderr if args.json else sys.stdout)
+    return INTERRUPTED if plan.status == "interrupted" else 0
+
+
+def _plan(args: argparse.Namespace, batch: int | None, seq: int | None) -> Plan:
+    import trainfit
+    from trainfit.targets import resolve
+
+    step = resolve(args.target, batch=batch, seq=seq)
+    return trainfit.plan(step, args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
+
+
+def _frontier(args: argparse.Namespace) -> tuple[Plan, ...]:
+    from trainfit._plan import plan_frontier
+    from trainfit.targets import resolve
+
+    step = resolve(args.target, batch=args.batch, seq=args.seq)
+    return plan_frontier(step, args.gpu, memory=args.memory, allocator=args.allocator)
+
+
+def _maximize(args: argparse.Namespace) -> Plan:
+    """The plan for the largest batch or sequence that fits, by doubling and then bisection."""
+
+    def attempt(size: int) -> Plan | None:
+        try:
+            sizes = {"batch": args.batch, "seq": args.seq} | {args.maximize: size}
+            plan = _plan(args, **sizes)
+        except InfeasibleBudget as error:
+            print(f"{args.maximize} {size}: {error.message}", file=sys.stderr)
+            return None
+        print(f"{args.maximize} {size}: fits with {plan.status}", file=sys.stderr)
+        return plan
+
+    largest, plan = largest_that_fits(attempt, args.batch if args.maximize == "batch" else args.seq)
+    print(f"the largest {args.maximize} that fits is {largest}", file=sys.stderr)
+    return plan
+
+
+def largest_that_fits(attempt: Callable[[int], Plan | None], start: int | None) -> tuple[int, Plan]:
+    """The largest size whose attempt gives a plan, and that plan; from `start` upwards if given, else from 1."""
+    low, best = 0, None
+    high = start or 1
+    while high <= _LARGEST and (plan := attempt(high)) is not None:
+        low, best, high = high, plan, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        plan = attempt(middle)
+        if plan is None:
+            high = middle
+        else:
+            low, best = middle, plan
+    if best is None:
+        raise UsageError("not even the size 1 fits", hint="raise --budget, or pass a larger --gpu")
+    return low, best
+
+
+def _write(args: argparse.Namespace, plan: Plan, points: tuple[Plan, ...]) -> list[Path]:
+    written = []
+    if args.output:
+        plan.save(args.output)
+        written.append(args.output)
+    if args.frontier:
+        content = ",\n".join(point.to_json().rstrip() for point in points)
+        args.frontier.write_text(f"[\n{content}\n]\n")
+        written.append(args.frontier)
+    return written
+
+
+def _progress(message: str) -> contextlib.AbstractContextManager[Any]:
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext()
+    from rich.console import Console
+
+    return Console(stderr=True).status(message)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return number

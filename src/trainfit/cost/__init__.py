@@ -1,0 +1,16 @@
+"""Stage `cost`: time per op on the target GPU, from a measured profile or the datasheet. Imports no torch."""
+
+from trainfit.cost.price import OpCost, Pricing, datasheet_pricing, price_ops, price_with, pricing_for, unpriced
+from trainfit.cost.profile import Profile, load_profile
+
+__all__ = [
+    "OpCost",
+    "Pricing",
+    "Profile",
+    "datasheet_pricing",
+    "load_profile",
+    "price_ops",
+    "price_with",
+    "pricing_for",
+    "unpriced",
+]

@@ -1,0 +1,90 @@
+"""`works`: the ways to price an op, the best first; none for an op that launches no kernel.
+
+In: an `Op`, of a trace or of a calibration. Out: `Work`s; the last one, `roofline`, is for what no rule covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from trainfit.cost import compute, stream
+from trainfit.cost.work import Work, base_name, contiguous_stride, log, total_bytes
+from trainfit.records import Op
+
+ROOFLINE = "roofline"
+"""The rule of last resort: bytes at the efficiency of a contiguous pointwise op."""
+
+Rule = Callable[[Op], tuple[Work, ...]]
+
+_FREE = frozenset(
+    """empty empty_like empty_strided new_empty new_empty_strided detach view _unsafe_view reshape alias t transpose permute
+    expand squeeze unsqueeze slice select split split_with_sizes chunk unbind narrow as_strided view_as_real
+    view_as_complex _reshape_alias lift_fresh unfold diagonal swapaxes movedim set resize _conj real imag is_same_size
+    record_stream _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size _assert_async
+    _assert_tensor_metadata profiler._record_function_enter_new profiler._record_function_exit""".split()
+)
+
+
+def _rules() -> Iterator[tuple[str, Rule]]:
+    for names, rule in (
+        (stream.COPIES | stream.FILLS | stream.SIMPLE | stream.HEAVY, stream.pointwise),
+        (stream.REDUCTIONS, stream.reduction),
+        (stream.SOFTMAXES, stream.softmax),
+        (stream.ROW_NORMS, stream.row_norm),
+        (stream.IMAGE_NORMS, stream.image_norm),
+        (stream.POOLS, stream.pool),
+        (stream.MOVES, stream.move),
+        (compute.MATMULS, compute.matmul),
+    ):
+        yield from ((name, rule) for name in names)
+    yield "embedding_dense_backward", stream.embedding_backward
+    yield from ((f"nll_loss{dims}_{way}", stream.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
+    yield "_grouped_mm", compute.grouped_matmul
+    yield from ((f"convolution{way}", compute.convolution) for way in ("", "_backward"))
+    for backend in ("cudnn", "flash", "efficient"):
+        yield from ((f"_scaled_dot_product_{backend}_attention{way}", compute.attention) for way in ("", "_backward"))
+    yield from ((f"_cudnn_rnn{way}", compute.recurrent) for way in ("", "_backward"))
+
+
+_RULES = dict(_rules())
+
+
+def works(op: Op) -> tuple[Work, ...]:
+    """The op's prices in order of preference; empty when the GPU does nothing for it."""
+    name = base_name(op)
+    if is_free(op, name):
+        return ()
+    rule = stream.foreach if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_")) else _RULES.get(name)
+    return (*(rule(op) if rule else ()), _roofline(op))
+
+
+def is_free(op: Op, name: str) -> bool:
+    """Views and allocations; ops on empty tensors; ops of the host."""
+    if name in _FREE:
+        return True
+    inputs = {tensor.storage for tensor in op.input_refs()}
+    if not inputs and not op.outputs:
+        return True
+    is_in_place = op.name.split(".")[1].endswith("_")
+    if not is_in_place and op.outputs and all(tensor.storage in inputs for tensor in op.outputs):
+        return True
+    return bool(op.outputs) and all(tensor.numel == 0 for tensor in op.outputs)
+
+
+def _roofline(op: Op) -> Work:
+    nbytes = total_bytes(op.input_refs()) + total_bytes(op.outputs)
+    largest = max((tensor.numel for tensor in (*op.input_refs(), *op.outputs)), default=1)
+    return Work(ROOFLINE, log(nbytes, nbytes / max(largest, 1)), 0, "", nbytes)
+
+
+def hidden_copies(op: Op) -> tuple[Op, ...]:
+    """Copies that the op makes first of operands its kernel cannot read as they lie (norms want rows)."""
+    if base_name(op) not in stream.ROW_NORMS:
+        return ()
+    copies = []
+    for tensor in op.input_refs():
+        if tensor.numel > 1 and len(tensor.shape) > 1 and not stream.is_contiguous(tensor):
+            rows = replace(tensor, stride=contiguous_stride(tensor.shape))
+            copies.append(Op("aten.clone.default", op.phase, op.module, (tensor,), (), (rows,)))
+    return tuple(copies)

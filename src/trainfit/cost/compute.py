@@ -1,0 +1,174 @@
+"""Rules for ops that compute: matrix products, attention, convolutions, recurrent layers.
+
+In: an `Op`. Out: `Work`s, the most special rule first. Efficiency depends on the shape of the product, on how operands lie
+(which side is transposed, whether rows start at aligned addresses) and on the type.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from trainfit.cost.work import Work, argument, base_name, is_channels_last, item_bytes, log, tensors_of, total_bytes
+from trainfit.records import Op, TensorRef
+
+MATMULS = frozenset("mm addmm bmm baddbmm _addmm_activation".split())
+_ALIGNMENT_WEIGHT = 3.0
+"""How far apart, in doublings, two products are whose rows are aligned to different powers of two."""
+_VECTOR_BYTES = 16
+
+
+def matmul(op: Op) -> tuple[Work, ...]:
+    """(batch) x (rows, depth) x (depth, columns), by layout: "n" for rows that lie in memory, "t" for columns."""
+    name = base_name(op)
+    tensors = tensors_of(op.args)
+    a, b = tensors[-2:]
+    batch = a.shape[0] if len(a.shape) == 3 else 1
+    rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
+    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
+    alignment = min(_alignment(a), _alignment(b), _row_alignment(columns, op.outputs[0].dtype))
+    sizes = log(rows, columns, depth)
+    skew = tuple(_ALIGNMENT_WEIGHT * value for value in log(alignment))
+    flops = 2 * batch * rows * columns * depth
+    layout = _layout(a) + _layout(b)
+    if len(a.shape) == 3:
+        coordinates = (*log(batch), *sizes, *skew)
+        names = [name, "bmm"]
+    else:
+        coordinates = (*sizes, *skew)
+        names = ["mm"]
+    dtypes = dict.fromkeys((a.dtype, "bfloat16" if item_bytes(a.dtype) == 2 else "float32"))
+    rules = [f"{kind} {dtype} {order}" for dtype in dtypes for kind in names for order in (layout, "nt", "nn")]
+    return tuple(Work(rule, coordinates, flops, a.dtype, nbytes) for rule in dict.fromkeys(rules))
+
+
+def _layout(matrix: TensorRef) -> str:
+    return "n" if matrix.stride[-1] == 1 or matrix.shape[-1] == 1 else "t"
+
+
+def _alignment(matrix: TensorRef) -> int:
+    """The power of two, up to 16 bytes, at which every row (or column, if those lie in memory) starts."""
+    lead = matrix.stride[-2] if matrix.stride[-1] == 1 else matrix.stride[-1]
+    return _row_alignment(lead, matrix.dtype)
+
+
+def _row_alignment(elements: int, dtype: str) -> int:
+    nbytes = elements * item_bytes(dtype)
+    return min(nbytes & -nbytes, _VECTOR_BYTES) if nbytes else _VECTOR_BYTES
+
+
+def grouped_matmul(op: Op) -> tuple[Work, ...]:
+    """One product per expert; tokens are taken to be spread evenly."""
+    tensors = tensors_of(op.args)
+    a, b, out = tensors[0], tensors[1], op.outputs[0]
+    groups = max(tensor.shape[0] for tensor in (a, b, out) if len(tensor.shape) == 3)
+    if len(a.shape) == 2 and len(b.shape) == 2:  # the weights' gradient: depth is what is grouped
+        rows, depth, columns = a.shape[0], a.shape[1] // groups, b.shape[1]
+    elif len(a.shape) == 2:
+        rows, depth, columns = a.shape[0] // groups, a.shape[1], b.shape[-1]
+    else:
+        rows, depth, columns = a.shape[1], a.shape[2], b.shape[-1] // (groups if len(b.shape) == 2 else 1)
+    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
+    flops = 2 * groups * rows * columns * depth
+    coordinates = log(groups, rows, columns, depth)
+    kind = "weights" if len(out.shape) == 3 and len(a.shape) == 2 else "tokens"
+    return tuple(
+        Work(rule, coordinates, flops, a.dtype, nbytes)
+        for rule in (f"_grouped_mm {kind}", "_grouped_mm tokens")
+    )
+
+
+def attention(op: Op) -> tuple[Work, ...]:
+    """Fused attention by backend; causal counts half the products. Backward does five products for forward's two."""
+    name = base_name(op).removeprefix("_scaled_dot_product_")
+    is_backward = name.endswith("_backward")
+    tensors = tensors_of(op.args)
+    query, key, value = tensors[1:4] if is_backward else tensors[:3]
+    batch, heads, length, dim = query.shape
+    key_length, value_dim = key.shape[2], value.shape[3]
+    backend = name.split("_")[0]
+    is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
+    products = 5 if is_backward else 2
+    flops = products * batch * heads * length * key_length * (dim + value_dim) // (2 if is_causal else 1)
+    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
+    coordinates = log(length, key_length, batch * heads, heads / key.shape[1]) + tuple(2 * x for x in log(dim))
+    direction = "backward" if is_backward else "forward"
+    causal = "causal" if is_causal else "full"
+    half = "half" if item_bytes(query.dtype) == 2 else "fp32"
+    extra = (" mask" if has_mask else "") + (" dropout" if dropout else "")
+    base = f"attention {backend} {half} {direction}"
+    other = "full" if is_causal else "causal"
+    rules = [f"{base} {causal}{extra}", f"{base} {causal}", f"{base} {other}{extra}", f"{base} {other}"]
+    rules += [f"attention efficient {half} {direction} {causal}{extra}", f"attention efficient {half} {direction} {causal}"]
+    return tuple(Work(rule, coordinates, flops, query.dtype, nbytes) for rule in dict.fromkeys(rules))
+
+
+_OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
+    ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8), ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),
+    ("efficient", False): (5, 6, 3), ("efficient", True): (9, 11, 4),
+}  # fmt: skip
+
+
+def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, bool, bool]:
+    dropout_at, causal_at, mask_at = _OPTION_PLACES.get((backend, is_backward), (5, 6, 3))
+    if (backend, is_backward) == ("cudnn", False):
+        dropout_at, causal_at = 5, 6
+    dropout = argument(op, dropout_at, "dropout_p", 0.0)
+    is_causal = argument(op, causal_at, "is_causal", False)
+    mask = argument(op, mask_at, "attn_bias", None) if mask_at is not None else None
+    return is_causal is True, isinstance(dropout, float) and dropout > 0, isinstance(mask, TensorRef)
+
+
+def convolution(op: Op) -> tuple[Work, ...]:
+    """As the product it is: (images x pixels) x (output channels) x (input channels x window), by layout and groups."""
+    is_backward = base_name(op).endswith("_backward")
+    tensors = tensors_of(op.args)
+    if is_backward:
+        out, image, weight = tensors[:3]
+    else:
+        (image, weight), out = tensors[:2], op.outputs[0]
+    first_option = 3 if is_backward else 2
+    is_transposed = bool(argument(op, first_option + 4, "transposed", False))
+    groups = argument(op, first_option + 6, "groups", 1)
+    groups = groups if isinstance(groups, int) else 1
+    pixels = (image if is_transposed else out).shape
+    positions = pixels[0] * prod(pixels[2:])
+    window = prod(weight.shape[2:])
+    flops = 2 * positions * weight.shape[0] * weight.shape[1] * window
+    passes = 1
+    if is_backward:
+        mask = argument(op, 10, "output_mask", ())
+        passes = max(1, sum(value is True for value in mask[:2])) if isinstance(mask, tuple) else 2
+    nbytes = total_bytes(tensors) * passes + total_bytes(op.outputs)
+    nhwc = is_channels_last(image) or is_channels_last(weight)
+    stride = prod(pixels[2:]) and (prod(image.shape[2:]) / max(prod(out.shape[2:]), 1))
+    coordinates = (
+        *log(positions, weight.shape[0], weight.shape[1]), *(2 * value for value in log(window)), *log(groups),
+        *log(stride), 2.0 * (passes - 1),
+    )  # fmt: skip
+    kind = "transposed" if is_transposed else ("depthwise" if groups > 1 and weight.shape[1] == 1 else "plain")
+    half = item_bytes(image.dtype) == 2
+    direction = "backward" if is_backward else "forward"
+    dims = f"{len(image.shape) - 2}d"
+    layouts = ("nhwc", "nchw") if nhwc else ("nchw", "nhwc")
+    dtypes = dict.fromkeys((image.dtype, "bfloat16" if half else "float32"))
+    rules = [f"convolution {direction} {kind} {dims} {dtype} {layout}" for dtype in dtypes for layout in layouts]
+    rules += [f"convolution {direction} plain 2d {dtype} nchw" for dtype in dtypes]
+    work_flops = flops * passes
+    return tuple(Work(rule, coordinates, work_flops, image.dtype, nbytes) for rule in dict.fromkeys(rules))
+
+
+def recurrent(op: Op) -> tuple[Work, ...]:
+    """cuDNN's LSTM and GRU: one product per step and layer, one after the other."""
+    tensors = list(op.input_refs())
+    out = max(op.outputs, key=lambda tensor: tensor.numel)
+    weights = [tensor for tensor in tensors if len(tensor.shape) <= 2]
+    data = [tensor for tensor in tensors if len(tensor.shape) == 3] or [out]
+    steps_by_batch = max(prod(tensor.shape[:2]) for tensor in data)
+    name = base_name(op)
+    is_backward = name.endswith("_backward")
+    weight_elements = sum(tensor.numel for tensor in weights)
+    flops = 2 * steps_by_batch * weight_elements * (2 if is_backward else 1)
+    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
+    coordinates = log(*sorted(data[0].shape[:2]), weight_elements)
+    rules = dict.fromkeys((f"{name} {item_bytes(data[0].dtype)}", f"{name} 4", f"{name} 2"))
+    return tuple(Work(rule, coordinates, flops, data[0].dtype, nbytes) for rule in rules)

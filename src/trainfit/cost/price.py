@@ -1,0 +1,124 @@
+"""`price_ops`: how long the target GPU takes over each op. In: ops, a GPU, maybe a profile. Out: an `OpCost` per op.
+
+An op's time is its ideal time on the GPU times a ratio: measured over ideal, looked up at the op's sizes in the table of
+the first rule that the profile has. On a GPU without a profile, ideal times are its own and ratios those of the GPU that was
+measured, smoothed: how far from ideal a kind of op is carries over, the steps of one GPU's kernels do not.
+
+Ops that look alike are priced once, so a deep model costs no more than its distinct ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trainfit.cost.classify import ROOFLINE, hidden_copies, works
+from trainfit.cost.interpolate import Table
+from trainfit.cost.profile import SHIPPED, Profile, shipped_profile
+from trainfit.cost.work import Work
+from trainfit.errors import BadProfile
+from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Op, TensorRef
+
+FREE = "free"
+_ROOFLINE_TABLE = "pointwise contiguous"
+
+
+@dataclass(frozen=True, slots=True)
+class OpCost:
+    """GPU time of one op, and where it comes from."""
+
+    time_ns: int
+    rule: str
+    """The table that priced it; "roofline" when no rule knows the op, "free" when the GPU does nothing."""
+    flops: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """By what ops are priced: a GPU's own profile, or another's efficiencies scaled."""
+
+    gpu: Gpu
+    profile: Profile
+    is_measured: bool
+
+
+def pricing_for(gpu: Gpu, profile: Profile | None = None) -> Pricing:
+    """The given profile, which must be of that GPU; else the shipped one; else the datasheet."""
+    if profile is not None:
+        if profile.gpu.name != gpu.name:
+            raise BadProfile(
+                f"the profile was measured on a {profile.gpu.name}, and the step is for a {gpu.name}",
+                hint=f"pass --gpu {profile.gpu.name}, or leave the profile out to price from the datasheet",
+            )
+        return Pricing(profile.gpu, profile, True)
+    own = shipped_profile(gpu.name)
+    return Pricing(own.gpu, own, True) if own is not None else datasheet_pricing(gpu)
+
+
+def datasheet_pricing(gpu: Gpu) -> Pricing:
+    """As for a GPU that nobody measured, also where somebody did."""
+    reference = shipped_profile(SHIPPED[0])
+    assert reference is not None
+    return Pricing(gpu, reference, False)
+
+
+def price_ops(ops: Sequence[Op], gpu: Gpu, profile: Profile | None = None) -> tuple[OpCost, ...]:
+    """The cost of every op, in order."""
+    return price_with(ops, pricing_for(gpu, profile))
+
+
+def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
+    """The same, with the pricing chosen."""
+    known: dict[object, OpCost] = {}
+    costs = []
+    for op in ops:
+        key = _signature(op)
+        cost = known.get(key)
+        if cost is None:
+            cost = known[key] = _price(op, pricing)
+        costs.append(cost)
+    return tuple(costs)
+
+
+def _price(op: Op, pricing: Pricing) -> OpCost:
+    candidates = works(op)
+    if not candidates:
+        return OpCost(0, FREE, 0)
+    for work in candidates:
+        table = pricing.profile.tables.get(_ROOFLINE_TABLE if work.rule == ROOFLINE else work.rule)
+        if table is not None:
+            copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
+            return OpCost(round(_time_ns(work, table, pricing)) + copies_ns, work.rule, work.flops)
+    raise BadProfile(
+        f"the profile of the {pricing.profile.gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again"
+    )
+
+
+def _time_ns(work: Work, table: Table, pricing: Pricing) -> float:
+    ratio = table.ratio(work.coordinates) if pricing.is_measured else table.smooth_ratio(work.coordinates)
+    return work.ideal_ns(pricing.gpu) * ratio
+
+
+def _signature(op: Op) -> object:
+    """What an op's price depends on: everything but which storages and which module."""
+    outputs = {tensor.storage for tensor in op.outputs}
+    makes_nothing = bool(outputs) and outputs <= {tensor.storage for tensor in op.input_refs()}
+    return op.name, makes_nothing, _plain(op.args), _plain(op.kwargs), _plain(op.outputs)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, TensorRef):
+        return value.dtype, value.shape, value.stride
+    if isinstance(value, tuple):
+        return tuple(_plain(item) for item in value)
+    return type(value).__name__, value
+
+
+def unpriced(costs: Sequence[OpCost]) -> float:
+    """The share of the time that came from the roofline and not from a rule."""
+    total_ns = sum(cost.time_ns for cost in costs)
+    return sum(cost.time_ns for cost in costs if cost.rule == ROOFLINE) / total_ns if total_ns else 0.0
+
+
+__all__ = ["FREE", "OpCost", "Pricing", "datasheet_pricing", "price_ops", "price_with", "pricing_for", "unpriced"]

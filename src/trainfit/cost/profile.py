@@ -1,0 +1,118 @@
+"""`Profile`: what was measured of one GPU and its host, reduced to the tables that the rules look up.
+
+In: a calibration's samples (`reduce_samples`), or a profile's file (`load_profile`). Out: a `Profile`.
+
+A table holds (coordinates, ratio of measured to ideal time); the ideal is the catalogue's rates of that GPU, which the
+file repeats, so that a later correction of the catalogue does not change what was measured.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trainfit.cost.classify import ROOFLINE, works
+from trainfit.cost.described import read_op
+from trainfit.cost.interpolate import Table
+from trainfit.errors import BadProfile, UnknownGpu
+from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.records import Phase
+
+SCHEMA = 2
+SHIPPED = ("h200",)
+"""GPUs whose measured profile comes with the package; the first one's efficiencies serve for all others."""
+_RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
+_HINT = "write one with 'trainfit calibrate -o my_gpu.json' on that GPU"
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Measured efficiencies of one GPU, and what its host takes to issue work."""
+
+    gpu: Gpu
+    """The catalogue's row with the rates to which the ratios are relative."""
+    torch_version: str
+    tables: Mapping[str, Table]
+    host_ns: Mapping[str, float]
+    """Nanoseconds per call by kind of call; see `trainfit.cost.host`."""
+
+
+def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]], host: Mapping[str, Any]) -> dict[str, Any]:
+    """The profile, as JSON's values, of a calibration's raw samples."""
+    gpu = find_gpu(str(header["gpu"]))
+    ratios: dict[str, dict[tuple[float, ...], list[float]]] = {}
+    for sample in samples:
+        outputs = [output for output in sample["outputs"] if output]
+        op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
+        work = next(iter(works(op)), None)
+        if work is None or work.rule == ROOFLINE:
+            continue
+        measured_ns = (sample["warm_ns"] + sample["cold_ns"]) / 2
+        place = tuple(round(value, 2) for value in work.coordinates)
+        ratios.setdefault(work.rule, {}).setdefault(place, []).append(measured_ns / work.ideal_ns(gpu))
+    tables = {
+        rule: [[*place, float(f"{statistics.median(values):.4g}")] for place, values in sorted(points.items())]
+        for rule, points in sorted(ratios.items())
+    }
+    rates = {name: getattr(gpu, name) for name in _RATES}
+    return {**header, "schema": SCHEMA, "rates": rates, "host": dict(host), "tables": tables}
+
+
+def write_profile(path: Path, profile: Mapping[str, Any]) -> None:
+    """One line per table, so that two profiles can be compared."""
+    head = {key: value for key, value in profile.items() if key != "tables"}
+    lines = ",\n  ".join(f"{json.dumps(rule)}: {json.dumps(points, separators=(',', ':'))}" for rule, points in profile["tables"].items())
+    path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "tables": {{\n  {lines}\n }}\n}}\n')
+
+
+def load_profile(path: Path | str) -> Profile:
+    """The profile in the file that `trainfit calibrate` wrote."""
+    file = Path(path)
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadProfile(f"the profile {file} cannot be read: {error}", hint=_HINT) from error
+    return parse_profile(text, str(file))
+
+
+def parse_profile(text: str, name: str) -> Profile:
+    """The profile in the text; `name` is what errors call it."""
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise BadProfile(f"{name} is not JSON: {error}", hint=_HINT) from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        found = content.get("schema") if isinstance(content, dict) else None
+        raise BadProfile(f"{name} has schema {found!r}, and this trainfit reads {SCHEMA}", hint=_HINT)
+    try:
+        gpu = find_gpu(content["gpu"])
+        rates = {rate: content["rates"][rate] for rate in _RATES}
+        tables = {rule: _table(points) for rule, points in content["tables"].items()}
+        host_ns = {str(kind): float(value) for kind, value in content["host"].items()}
+        return Profile(replace(gpu, **rates), str(content["torch"]), tables, host_ns)
+    except UnknownGpu as error:
+        raise BadProfile(f"{name} is of a GPU that trainfit does not know: {content['gpu']!r}", hint=error.hint) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise BadProfile(f"{name} is damaged: {type(error).__name__}: {error}", hint=_HINT) from error
+
+
+def _table(points: Any) -> Table:
+    parsed = tuple((tuple(map(float, point[:-1])), float(point[-1])) for point in points)
+    if not parsed or any(ratio <= 0 or len(place) != len(parsed[0][0]) for place, ratio in parsed):
+        raise ValueError("a table is empty, or has a ratio that is not positive, or points of different kinds")
+    return Table(parsed)
+
+
+@lru_cache(maxsize=None)
+def shipped_profile(gpu_name: str) -> Profile | None:
+    """The measured profile that comes with the package; None for a GPU that was not measured."""
+    if gpu_name not in SHIPPED:
+        return None
+    file = resources.files("trainfit.cost") / "profiles" / f"{gpu_name}.json"
+    return parse_profile(file.read_text(), f"the shipped profile of the {gpu_name}")

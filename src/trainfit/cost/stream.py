@@ -1,0 +1,333 @@
+"""Rules for ops that move bytes: pointwise, copies, reductions, norms, softmax, losses, lookups, optimizers.
+
+In: an `Op`. Out: `Work`s, the most special rule first. Bytes are those actually moved (what is broadcast is read once, an
+embedding reads rows); how fast they move depends on the layout, the size and the bytes per element, which are
+coordinates: a kernel that must compute an offset for every element is bound by elements and not by bytes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from trainfit.cost.work import (
+    Work,
+    argument,
+    base_name,
+    inner_dim,
+    is_channels_last,
+    item_bytes,
+    log,
+    tensors_of,
+    total_bytes,
+    touched_bytes,
+)
+from trainfit.records import Op, TensorRef
+
+COPIES = frozenset({"_to_copy", "clone", "copy", "contiguous", "lift_fresh_copy"})
+FILLS = frozenset(
+    "fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full arange scalar_tensor eye".split()
+)
+SIMPLE = frozenset(
+    """add sub mul div neg abs sign rsub maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge where masked_fill
+    logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor floor ceil round trunc
+    floor_divide remainder reciprocal sqrt rsqrt isnan isinf isfinite threshold_backward relu lerp addcmul addcdiv fmod
+    isin hardtanh hardtanh_backward __and__ __or__ square tril triu nan_to_num rsub mul_out view_as_complex conj_physical
+    leaky_relu leaky_relu_backward real imag complex polar _conj conj""".split()
+)
+HEAVY = frozenset(
+    """gelu gelu_backward silu silu_backward tanh tanh_backward sigmoid sigmoid_backward exp log log2 log1p expm1 sin cos pow
+    erf erfinv softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish mish_backward
+    elu elu_backward atan2 native_dropout native_dropout_backward bernoulli rand rand_like randn randn_like uniform normal
+    smooth_l1_loss_backward mse_loss_backward binary_cross_entropy_with_logits log_sigmoid_forward log_sigmoid_backward
+    _fused_dropout native_dropout_out exponential""".split()
+)
+NEAREST_HEAVY = {
+    "log": "exp", "log2": "exp", "log1p": "exp", "expm1": "exp", "erf": "tanh", "softplus": "tanh", "mish": "tanh",
+    "softplus_backward": "tanh_backward", "mish_backward": "silu_backward", "elu": "exp", "elu_backward": "silu_backward",
+    "hardsigmoid": "hardswish", "hardsigmoid_backward": "hardswish_backward", "atan2": "tanh", "rand": "uniform",
+    "randn": "normal", "bernoulli": "uniform", "_fused_dropout": "native_dropout", "log_sigmoid_forward": "sigmoid",
+    "log_sigmoid_backward": "sigmoid_backward", "erfinv": "tanh", "exponential": "uniform",
+}  # fmt: skip
+"""Functions that were not measured, by one of about the same arithmetic that was."""
+REDUCTIONS = frozenset(
+    "sum mean amax amin max min var var_mean std std_mean argmax argmin any all linalg_vector_norm norm prod logsumexp "
+    "mse_loss smooth_l1_loss count_nonzero nansum".split()
+)
+SOFTMAXES = frozenset(
+    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data".split()
+)
+ROW_NORMS = frozenset(
+    "native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward".split()
+)
+IMAGE_NORMS = frozenset(
+    """native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_group_norm
+    native_group_norm_backward _native_batch_norm_legit _batch_norm_with_update batch_norm_backward""".split()
+)
+SAME_IMAGE_NORM = {
+    "_native_batch_norm_legit": "native_batch_norm",
+    "_batch_norm_with_update": "native_batch_norm",
+    "batch_norm_backward": "native_batch_norm_backward",
+}
+POOLS = frozenset(
+    """max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward upsample_nearest2d
+    upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward _adaptive_avg_pool2d
+    _adaptive_avg_pool2d_backward""".split()
+)
+MOVES = frozenset(
+    """cat stack slice_backward select_backward constant_pad_nd roll flip repeat index index_select index_put index_add
+    index_copy gather scatter scatter_add sort topk cumsum bincount histc _weight_norm_interface
+    _weight_norm_interface_backward nonzero one_hot index_put_impl _index_put_impl unfold_backward argsort unbind_copy
+    split_with_sizes_copy _unsafe_index _unsafe_index_put scatter_reduce embedding _local_scalar_dense im2col
+    col2im""".split()
+)
+SAME_MOVE = {
+    "select_backward": "slice_backward", "unfold_backward": "slice_backward", "scatter_reduce": "scatter_add",
+    "_unsafe_index": "index", "_unsafe_index_put": "index_put", "_index_put_impl": "index_put", "argsort": "sort",
+    "histc": "bincount", "im2col": "constant_pad_nd", "col2im": "constant_pad_nd", "nonzero": "cumsum",
+    "split_with_sizes_copy": "stack",
+}  # fmt: skip
+"""Ops that launch the same kernel as another, or one of the same kind."""
+
+
+def pointwise(op: Op) -> tuple[Work, ...]:
+    """Everything a TensorIterator runs element by element, copies and fills included."""
+    name = base_name(op)
+    inputs = list(op.input_refs())
+    outputs = op.outputs or tuple(tensors_of(op.args[:1]))
+    if not outputs:
+        return ()
+    if name == "copy":  # the destination is written, not read
+        inputs = inputs[1:]
+    out = max(outputs, key=lambda tensor: tensor.numel)
+    if name in FILLS:
+        kind, inputs = "fill", []
+    elif name in COPIES:
+        kind = _cast(inputs, out)
+    elif name in SIMPLE:  # a few instructions per element: all the same
+        kind = "pointwise"
+    else:
+        kind = NEAREST_HEAVY.get(name, name)
+    nbytes = total_bytes(inputs) + total_bytes(outputs)
+    layout = _layout(inputs, out)
+    coordinates = log(nbytes, nbytes / max(out.numel, 1))
+    plain_layout = layout.removesuffix(" mixed")
+    rules = [f"{kind} {layout}", f"pointwise {layout}", f"copy {layout}", f"{kind} {plain_layout}"]
+    rules += [f"pointwise {plain_layout}", f"copy {plain_layout}", f"{kind} contiguous", "pointwise contiguous"]
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+
+
+def _layout(inputs: list[TensorRef], out: TensorRef) -> str:
+    """How the inputs lie relative to the output, in the words of the kernels there are for it."""
+    inner = inner_dim(out)
+    found = "contiguous"
+    mixed = False
+    for tensor in inputs:
+        if tensor.numel <= 1 or inner is None:
+            continue
+        mixed |= tensor.dtype != out.dtype and "bool" not in (tensor.dtype, out.dtype)
+        position = inner - (len(out.shape) - len(tensor.shape))
+        if tensor.numel < out.numel or 0 in tensor.stride:
+            if found == "contiguous":
+                found = "broadcast"
+        elif tensor.shape != out.shape or _order(tensor) != _order(out) or not _is_dense(tensor):
+            is_inner_run = 0 <= position < len(tensor.stride) and tensor.stride[position] == out.stride[inner]
+            if found != "transposed":
+                found = "strided" if is_inner_run else "transposed"
+    if inner is not None and found == "contiguous" and not _is_dense(out):
+        found = "strided"
+    return f"{found} mixed" if mixed else found
+
+
+def _cast(inputs: list[TensorRef], out: TensorRef) -> str:
+    """Narrowing casts have vectorised kernels and widening ones do not."""
+    if len(inputs) != 1 or inputs[0].dtype == out.dtype:
+        return "copy"
+    return f"cast {item_bytes(inputs[0].dtype)} to {item_bytes(out.dtype)}"
+
+
+def _order(tensor: TensorRef) -> tuple[int, ...]:
+    dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+    return tuple(sorted(dims, key=lambda dim: -tensor.stride[dim]))
+
+
+def _is_dense(tensor: TensorRef) -> bool:
+    step = 1
+    for dim in reversed(_order(tensor)):
+        if tensor.stride[dim] != step:
+            return False
+        step *= tensor.shape[dim]
+    return True
+
+
+def is_contiguous(tensor: TensorRef) -> bool:
+    dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
+    return _is_dense(tensor) and list(_order(tensor)) == dims
+
+
+def reduction(op: Op) -> tuple[Work, ...]:
+    """Sums, means, extremes and norms: along memory (inner) or across it (outer), to many results or few."""
+    (tensor, *others) = op.input_refs()
+    out = op.outputs[0] if op.outputs else tensor
+    kept = max(out.numel, 1)
+    reduced = max(tensor.numel // kept, 1)
+    nbytes = total_bytes([tensor, *others]) + total_bytes(op.outputs)
+    inner = inner_dim(tensor)
+    is_inner = inner is None or _is_reduced(op, tensor, inner)
+    run = 1
+    if not is_inner and inner is not None:
+        run = tensor.shape[inner]
+    direction = "inner" if is_inner else "outer"
+    coordinates = log(reduced, kept, run)
+    name = base_name(op)
+    size = item_bytes(tensor.dtype)
+    names = [name, "mean" if name == "var" else "sum", "sum"]
+    rules = [f"{rule} {direction} {size}" for rule in names] + [f"sum {direction} {other}" for other in (4, 2)]
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+
+
+def _is_reduced(op: Op, tensor: TensorRef, dim: int) -> bool:
+    out = op.outputs[0] if op.outputs else None
+    if out is None or out.numel <= 1:
+        return True
+    for value in op.args[1:]:
+        if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
+            return not value or dim in {item % len(tensor.shape) for item in value if isinstance(item, int)}
+        if isinstance(value, int) and not isinstance(value, bool):
+            return dim == value % len(tensor.shape)
+    return True
+
+
+def softmax(op: Op) -> tuple[Work, ...]:
+    inputs = list(op.input_refs())
+    tensor = inputs[0]
+    position = 2 if base_name(op).endswith("_backward_data") else 1
+    dim = argument(op, position, "dim", -1)
+    dim = dim % len(tensor.shape) if isinstance(dim, int) and tensor.shape else 0
+    columns = tensor.shape[dim] if tensor.shape else 1
+    rows = tensor.numel // max(columns, 1)
+    direction = "rows" if inner_dim(tensor) in (dim, None) else "outer"
+    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    size = item_bytes(tensor.dtype)
+    name = base_name(op)
+    rules = [f"{name} {direction} {size}", f"{name} {direction} 4", f"{name} rows {size}"]
+    return tuple(Work(rule, log(rows, columns), 0, "", nbytes) for rule in dict.fromkeys(rules))
+
+
+def row_norm(op: Op) -> tuple[Work, ...]:
+    """Layer and RMS norm: a block of threads per row, and in backward a sum down the columns for the weight."""
+    inputs = list(op.input_refs())
+    tensor = inputs[0]
+    name = base_name(op)
+    normalized = argument(op, 2 if name.endswith("_backward") else 1, "normalized_shape", ())
+    columns = prod(item for item in normalized if isinstance(item, int)) if isinstance(normalized, tuple) else 1
+    rows = tensor.numel // max(columns, 1)
+    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    sizes = (item_bytes(tensor.dtype), 2, 4)
+    return tuple(Work(f"{name} {size}", log(rows, columns), 0, "", nbytes) for size in dict.fromkeys(sizes))
+
+
+def image_norm(op: Op) -> tuple[Work, ...]:
+    """Batch and group norm: by images, channels and pixels, and by layout."""
+    inputs = list(op.input_refs())
+    tensor = max(inputs, key=lambda candidate: candidate.numel)
+    channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
+    batch = tensor.shape[0] if tensor.shape else 1
+    pixels = tensor.numel // max(channels * batch, 1)
+    name = SAME_IMAGE_NORM.get(base_name(op), base_name(op))
+    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    layout = "nhwc" if is_channels_last(tensor) else "nchw"
+    other = name.replace("cudnn", "native") if "cudnn" in name else name.replace("native_batch", "cudnn_batch")
+    size = item_bytes(tensor.dtype)
+    rules = [f"{name} {layout} {size}", f"{other} {layout} {size}"]
+    rules += [f"{name} {layout} {item}" for item in (2, 4)] + [f"{other} {layout} {item}" for item in (2, 4)]
+    return tuple(Work(rule, log(batch, channels, pixels), 0, "", nbytes) for rule in dict.fromkeys(rules))
+
+
+def pool(op: Op) -> tuple[Work, ...]:
+    inputs = list(op.input_refs())
+    big = max((*inputs, *op.outputs), key=lambda tensor: tensor.numel)
+    layout = "nhwc" if is_channels_last(big) else "nchw"
+    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    name = base_name(op)
+    window = argument(op, 2 if name.endswith("backward") else 1, "kernel_size", (1,))
+    area = prod(item for item in window if isinstance(item, int)) if "pool2d" in name and isinstance(window, tuple) else 1
+    coordinates = log(nbytes, item_bytes(big.dtype), area)
+    rules = (f"{name} {layout}", f"{name} nchw")
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+
+
+def move(op: Op) -> tuple[Work, ...]:
+    """Joining, padding, indexing, sorting: priced by bytes, each by its own measurements."""
+    name = base_name(op)
+    inputs = list(op.input_refs())
+    outputs = op.outputs or tuple(inputs[:1])
+    if not outputs:
+        return ()
+    out = outputs[0]
+    kind = SAME_MOVE.get(name, name)
+    if name in ("index", "index_select", "_unsafe_index", "gather", "embedding"):  # reads what it returns, and the index
+        nbytes = total_bytes(inputs[1:]) + 2 * total_bytes(outputs)
+    elif kind == "slice_backward":  # a fill and a copy
+        nbytes = 2 * total_bytes(inputs) + total_bytes(outputs)
+    else:
+        nbytes = total_bytes(inputs) + total_bytes(outputs)
+    coordinates = log(nbytes, nbytes / max(out.numel, 1))
+    layout = _layout([tensor for tensor in inputs if tensor.shape == out.shape], out) if kind == "cat" else ""
+    if kind == "cat":
+        inner = inner_dim(inputs[0])
+        position = argument(op, 1, "dim", 0)
+        is_outermost = isinstance(position, int) and position % len(out.shape) == 0
+        is_plain = all(_is_dense(tensor) and inner_dim(tensor) == inner for tensor in inputs)
+        layout = ("outer" if is_outermost else "inner") if is_plain else "strided"
+    if kind == "index_put":
+        layout = "accumulate" if argument(op, 3, "accumulate", False) else "plain"
+    rules = [f"{kind} {layout}".strip()]
+    if kind == "cat":
+        rules += ["cat inner", "cat strided"]
+    return tuple(Work(rule, coordinates, 0, "", nbytes, 2 if kind == "slice_backward" else 1) for rule in dict.fromkeys(rules))
+
+
+def embedding_backward(op: Op) -> tuple[Work, ...]:
+    """Zeroes the table's gradient, sorts the tokens, adds up their rows."""
+    inputs = list(op.input_refs())
+    gradient, out = inputs[0], op.outputs[0]
+    width = out.shape[-1]
+    tokens = gradient.numel // max(width, 1)
+    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    sizes = dict.fromkeys((item_bytes(gradient.dtype), 2, 4))
+    return tuple(Work(f"embedding_dense_backward {size}", log(tokens, out.shape[0], width), 0, "", nbytes) for size in sizes)
+
+
+def nll_loss(op: Op) -> tuple[Work, ...]:
+    """The forward pass reads one element per row; the backward pass fills the gradient with zeros and one per row."""
+    name = base_name(op)
+    log_probabilities = tensors_of(op.args)[1 if name.endswith("backward") else 0]
+    classes = log_probabilities.shape[-1 if len(log_probabilities.shape) < 3 else 1]
+    rows = log_probabilities.numel // max(classes, 1)
+    nbytes = touched_bytes(log_probabilities) if name.endswith("backward") else 32 * rows
+    return (Work(name, log(rows, classes), 0, "", nbytes),)
+
+
+def foreach(op: Op) -> tuple[Work, ...]:
+    """Multi-tensor kernels: by bytes and by how large the tensors are; lists too long for one launch take several."""
+    name = base_name(op)
+    lists = [tensors_of(value) for value in op.args if isinstance(value, tuple)]
+    first = next((items for items in lists if items), [])
+    if not first:
+        return ()
+    written = list(op.outputs) or _written(name, lists)
+    nbytes = sum(total_bytes(items) for items in lists) + total_bytes(written)
+    mean_bytes = total_bytes(first) / len(first)
+    coordinates = log(nbytes, mean_bytes)
+    size = item_bytes(first[0].dtype)
+    family = "_foreach_norm" if name == "_foreach_norm" else "_foreach_mul"
+    rules = [f"{name} {size}", f"{family} {size}", f"{name} 4", f"{family} 4"]
+    kernels = max(1, len(first) // 100)
+    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels) for rule in dict.fromkeys(rules))
+
+
+def _written(name: str, lists: list[list[TensorRef]]) -> list[TensorRef]:
+    """What an in-place multi-tensor op writes: its first list, or parameters and both moments for a fused Adam."""
+    if name.startswith("_fused_adam"):
+        return [*lists[0], *lists[2], *lists[3]]
+    return lists[0]

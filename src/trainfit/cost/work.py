@@ -1,0 +1,110 @@
+"""`Work`: what an op asks of a GPU, and how long an ideal GPU would take over it.
+
+In: an `Op`'s sizes. Out: operations and bytes, the rule (a table of a profile) that says how far from ideal such ops are,
+and the coordinates at which to look in that table. Coordinates are log2 of sizes and depend on the op alone, never on
+the GPU, so that what one GPU was measured to do can be asked for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import log2
+
+from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Op, TensorRef
+
+LAUNCH_NS = 1000
+"""A kernel that does nothing takes about this long on the GPU."""
+
+_ITEM_BYTES = {"bool": 1, "int16": 2, "float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8}
+_BYTE_TYPES = ("int8", "uint8", "float8")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One way to price an op: a rule, where to look in it, and the ideal that the rule's ratios are relative to."""
+
+    rule: str
+    coordinates: tuple[float, ...]
+    flops: int
+    flops_dtype: str
+    nbytes: int
+    kernels: int = 1
+
+    def ideal_ns(self, gpu: Gpu) -> float:
+        """Kernel floors plus the longer of arithmetic at the datasheet's rate and traffic at the datasheet's bandwidth."""
+        arithmetic_ns = self.flops / (peak_tflops(gpu, self.flops_dtype) * 1e3) if self.flops else 0.0
+        return self.kernels * LAUNCH_NS + max(arithmetic_ns, self.nbytes / gpu.dram_gb_per_s)
+
+
+def peak_tflops(gpu: Gpu, dtype: str) -> float:
+    """Dense throughput for products of this type; a GPU without bf16 units computes it in fp32. TF32 is off in torch."""
+    if dtype == "float16":
+        return gpu.fp16_tflops
+    if dtype == "bfloat16" and gpu.bf16_tflops is not None:
+        return gpu.bf16_tflops
+    if dtype.startswith("float8") and gpu.fp8_tflops is not None:
+        return gpu.fp8_tflops
+    return gpu.fp32_tflops
+
+
+def item_bytes(dtype: str) -> int:
+    return 1 if dtype.startswith(_BYTE_TYPES) else _ITEM_BYTES.get(dtype, 16 if dtype == "complex128" else 4)
+
+
+def touched_bytes(tensor: TensorRef) -> int:
+    """Bytes of the elements that differ: a dimension with stride 0 is read once."""
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride, strict=True):
+        if stride != 0:
+            count *= size
+    return count * item_bytes(tensor.dtype) if tensor.numel else 0
+
+
+def total_bytes(tensors: Iterable[TensorRef]) -> int:
+    return sum(touched_bytes(tensor) for tensor in tensors)
+
+
+def log(*sizes: float) -> tuple[float, ...]:
+    return tuple(log2(max(size, 1)) for size in sizes)
+
+
+def base_name(op: Op) -> str:
+    """"add" for aten.add.Tensor and aten.add_.Tensor; other namespaces stay in the name."""
+    return short_name(op.name)
+
+
+def short_name(name: str) -> str:
+    parts = name.split(".")
+    base = parts[1] if parts[0] == "aten" and len(parts) > 1 else ".".join(parts[:2])
+    return base.removesuffix("_") if not base.endswith("__") else base
+
+
+def argument(op: Op, index: int, name: str, default: object) -> object:
+    """An argument that may stand in its place, by name, or not at all."""
+    if index < len(op.args):
+        return op.args[index]
+    return dict(op.kwargs).get(name, default)
+
+
+def tensors_of(values: Iterable[object]) -> list[TensorRef]:
+    return [value for value in values if isinstance(value, TensorRef)]
+
+
+def inner_dim(tensor: TensorRef) -> int | None:
+    """The dimension along which neighbours in memory lie; None for a tensor of one element."""
+    dims = [dim for dim, size in enumerate(tensor.shape) if size > 1 and tensor.stride[dim] != 0]
+    return min(dims, key=lambda dim: tensor.stride[dim]) if dims else None
+
+
+def is_channels_last(tensor: TensorRef) -> bool:
+    return len(tensor.shape) == 4 and tensor.shape[1] > 1 and tensor.stride[1] == 1 and tensor.shape[2] * tensor.shape[3] > 1
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides: list[int] = []
+    step = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(strides))

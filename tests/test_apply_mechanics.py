@@ -1,0 +1,465 @@
+"""What a planned block does between forward and backward: what lives, what dies, what is rebuilt, what raises."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import apply_zoo
+from apply_zoo import TransformerBlock, assert_same, plan
+from trainfit.apply import record_block
+from trainfit.records import BlockDecision
+
+NOTHING = BlockDecision(())
+
+
+class Function(nn.Module):
+    """A block that is one function, with a linear in front so that its input has a history."""
+
+    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def around(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), Function(function))
+
+
+def gradients(model: nn.Module, x: torch.Tensor, **kwargs: Any) -> list[torch.Tensor]:
+    model.zero_grad()
+    model(x).sum().backward(**kwargs)
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def watch(tensor: torch.Tensor) -> weakref.ref[Any]:
+    return weakref.ref(tensor.untyped_storage())
+
+
+@pytest.fixture
+def no_collection() -> Any:
+    """Nothing may hang on the garbage collector: what is not freed without it is a leak or a cycle."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+X = torch.linspace(-1, 1, 12).view(3, 4)
+
+
+class TestWhatLives:
+    def storages(self, model: nn.Module) -> dict[str, weakref.ref[Any]]:
+        """Watches on what the block makes, by the function that made it."""
+        seen: dict[str, weakref.ref[Any]] = {}
+
+        def body(x: torch.Tensor) -> torch.Tensor:
+            seen["exp"] = watch(a := x.exp())
+            seen["sin"] = watch(b := a.sin())
+            return b.cos()
+
+        model[1].function = body  # type: ignore[index, assignment]
+        return seen
+
+    def kept_after_forward(self, kept: tuple[int, ...] | None) -> dict[str, bool]:
+        model = around(torch.exp)
+        seen = self.storages(model)
+        if kept is not None:
+            plan(model, {"1": BlockDecision(kept)})
+        loss = model(X).sum()
+        alive = {name: storage() is not None for name, storage in seen.items()}
+        loss.backward()
+        del loss
+        assert all(storage() is None for storage in seen.values())
+        return alive
+
+    def test_dropped_values_are_freed_in_forward_and_kept_ones_are_not(self, no_collection: None) -> None:
+        # input 0, exp 1, sin 2, cos 3; autograd saves 1 (by exp, by sin) and 2 (by cos)
+        assert self.kept_after_forward(None) == {"exp": True, "sin": True}
+        assert self.kept_after_forward((1, 2)) == {"exp": True, "sin": True}
+        assert self.kept_after_forward((1,)) == {"exp": True, "sin": False}
+        assert self.kept_after_forward((2,)) == {"exp": False, "sin": True}
+        assert self.kept_after_forward(()) == {"exp": False, "sin": False}
+
+    def test_a_rebuilt_storage_is_let_go_after_its_last_use(self, no_collection: None) -> None:
+        rebuilt: list[tuple[weakref.ref[Any], bool]] = []
+        model = around(lambda x: x.exp().sin())
+
+        class Spy(torch.autograd.Function):
+            """Runs between the block's backward and the linear's."""
+
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+                rebuilt.append((handle.refs[-1], handle.refs[-1]() is not None))
+                return grads[0]
+
+        model[0] = nn.Sequential(model[0], Function(Spy.apply))
+        handle = Rebuilds(model, plan(model, {"1": NOTHING}))
+        model(X).sum().backward()
+        assert [alive for _, alive in rebuilt] == [False]
+
+    def test_a_graph_that_is_dropped_without_backward_frees_everything(self, no_collection: None) -> None:
+        model = around(lambda x: x.exp().sin().cos())
+        seen = self.storages(model)
+        plan(model, {"1": BlockDecision((1,))})
+        loss = model(X).sum()
+        assert seen["exp"]() is not None
+        del loss
+        assert seen["exp"]() is None
+
+    @pytest.mark.parametrize("fails_in", ["forward", "backward"])
+    def test_an_exception_leaks_nothing(self, fails_in: str, no_collection: None) -> None:
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                if is_armed and fails_in == "forward":
+                    raise ValueError("as asked")
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+                if is_armed:
+                    raise ValueError("as asked")
+                return grads[0]
+
+        seen: list[weakref.ref[Any]] = []
+
+        def body(x: torch.Tensor) -> torch.Tensor:
+            seen.append(watch(a := x.exp()))
+            return Fails.apply(a.sin().cos()).exp()
+
+        model = around(body)
+        handle = plan(model, {"1": BlockDecision((1,))})
+        is_armed = False
+        expected = gradients(model, X)
+        is_armed = True
+        with contextlib.suppress(ValueError):  # pytest.raises would hold the frames
+            gradients(model, X)
+        assert len(seen) == 3  # once recorded, twice run
+        assert all(storage() is None for storage in seen)
+        is_armed = False
+        assert_same(tuple(expected), tuple(gradients(model, X)))
+        assert handle.stats()[0].reruns == 0
+
+    def test_a_deleted_model_is_freed_without_garbage_collection(self, no_collection: None) -> None:
+        model = around(torch.exp)
+        weight = watch(model[0].weight)  # type: ignore[index]
+        inner = nn.Sequential(model)
+        plan(inner, {"0": NOTHING})
+        gradients(inner, X)
+        del model, inner
+        assert weight() is None
+
+
+class Rebuilds:
+    """Watches on what the block's replays rebuild."""
+
+    def __init__(self, model: nn.Module, handle: Any) -> None:
+        self.refs: list[weakref.ref[Any]] = []
+        from trainfit.apply import runtime
+
+        original = runtime.Call._replay
+
+        def replay(call: Any) -> None:
+            original(call)
+            self.refs += [watch(entry[0]) for entry in call.rebuilt.values()]
+
+        pytest.MonkeyPatch().setattr(runtime.Call, "_replay", replay)
+        self.undo = lambda: setattr(runtime.Call, "_replay", original)
+
+    def __del__(self) -> None:
+        self.undo()
+
+
+class TestInPlace:
+    def test_a_saved_tensor_that_the_block_changes_raises_as_without_a_plan(self) -> None:
+        def body(x: torch.Tensor) -> torch.Tensor:
+            a = x.exp()
+            b = a.sin()  # saves a
+            a.mul_(2)
+            return b + a
+
+        for decision in (None, NOTHING, BlockDecision((1,))):
+            model = around(body)
+            if decision:
+                plan(model, {"1": decision})
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                gradients(model, X)
+
+    @pytest.mark.parametrize("kept", [(), (1,)])
+    def test_a_saved_output_that_is_changed_after_the_block_raises_as_without_a_plan(
+        self, kept: tuple[int, ...]
+    ) -> None:
+        for decision in (None, BlockDecision(kept)):
+            model = around(torch.exp)
+            if decision:
+                plan(model, {"1": decision})
+            out = model(X)
+            out.add_(1)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                out.sum().backward()
+
+    def test_an_input_that_is_changed_after_the_block_raises(self) -> None:
+        model = around(lambda x: (x + 1).exp().sin())
+        plan(model, {"1": NOTHING})
+        h = model[0](X)  # type: ignore[index]
+        out = model[1](h)  # type: ignore[index]
+        h.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+    def test_a_buffer_that_changed_since_raises_instead_of_giving_other_gradients(self) -> None:
+        class Shifted(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("shift", torch.ones(4))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return (x + self.shift).exp()
+
+        model = nn.Sequential(nn.Linear(4, 4), Shifted())
+        plan(model, {"1": NOTHING})
+        out = model(X)
+        model[1].shift.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+    def test_the_replay_writes_into_nothing_that_it_did_not_make(self) -> None:
+        case = apply_zoo.ready("in place")
+        model = copy.deepcopy(case.model)
+        before = copy.deepcopy(model.state_dict())
+        plan(model, apply_zoo.keep_nothing(case.programs))
+        apply_zoo.run(case.case, model)
+        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+    def test_batch_statistics_are_updated_once(self) -> None:
+        model = nn.Sequential(nn.Conv2d(2, 2, 1), nn.Sequential(nn.BatchNorm2d(2), nn.ReLU()))
+        plain = copy.deepcopy(model)
+        x = torch.linspace(-1, 1, 64).view(2, 2, 4, 4)
+        plan(model, {"1": NOTHING})
+        assert_same(tuple(gradients(plain, x)), tuple(gradients(model, x)))
+        assert torch.equal(model[1][0].running_var, plain[1][0].running_var)
+        assert model[1][0].num_batches_tracked == 1
+
+
+class TestGraphs:
+    def test_backward_twice_over_a_retained_graph(self) -> None:
+        case = apply_zoo.ready("transformer")
+        for kept in ((), (12, 17), (9, 21)):
+            model = copy.deepcopy(case.model)
+            handle = plan(model, {"layers.0": BlockDecision(kept), "layers.1": BlockDecision(kept)})
+            torch.manual_seed(1)
+            loss = case.case.loss(model(*case.case.inputs))
+            loss.backward(retain_graph=True)
+            model.zero_grad()
+            loss.backward()
+            assert_same(case.gradients[1:-1], tuple(p.grad for p in model.parameters() if p.grad is not None))
+            assert [stats.replays for stats in handle.stats()] == [2, 2]
+
+    def test_several_forwards_before_backward(self) -> None:
+        model = around(lambda x: nn.functional.dropout(x.exp(), 0.5).sin())
+        plain = copy.deepcopy(model)
+        plan(model, {"1": NOTHING})
+        results = []
+        for m in (plain, model):
+            torch.manual_seed(3)
+            losses = [m(X * scale).sum() for scale in (1, 2, 3)]
+            for loss in (losses[1], losses[0], losses[2]):
+                loss.backward()
+            results.append(tuple(p.grad for p in m.parameters()))
+        assert_same(*results)
+
+    def test_a_block_that_is_used_twice_in_one_forward(self) -> None:
+        torch.manual_seed(0)
+        block = TransformerBlock()
+        first = nn.Linear(8, 8)
+        model = nn.Sequential(first, block, block)
+        plain = copy.deepcopy(model)
+        handle = plan(model, {"1": NOTHING})
+        x = torch.linspace(-1, 1, 80).view(2, 5, 8)
+        results = []
+        for m in (plain, model):
+            torch.manual_seed(3)
+            results.append(tuple(gradients(m, x)))
+        assert_same(*results)
+        assert (handle.stats()[0].forwards, handle.stats()[0].replays) == (2, 2)
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpointing_around_a_planned_block(self, reentrant: bool) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), TransformerBlock())
+        x = torch.linspace(-1, 1, 80).view(2, 5, 8)
+        results = []
+        for m in (copy.deepcopy(model), model):
+            if m is model:
+                plan(m, {"1": NOTHING})
+            torch.manual_seed(3)
+            out = checkpoint(lambda t, m=m: m[1](t).exp(), m[0](x), use_reentrant=reentrant)
+            out.sum().backward()
+            results.append(tuple(p.grad for p in m.parameters()))
+        assert_same(*results)
+
+    @pytest.mark.parametrize("reentrant", [False, True])
+    def test_checkpointing_inside_a_planned_block(self, reentrant: bool) -> None:
+        model = around(lambda x: checkpoint(lambda t: t.exp().sin(), x.cos(), use_reentrant=reentrant).tanh())
+        plain = copy.deepcopy(model)
+        handle = plan(model, {"1": NOTHING})
+        assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
+        assert handle.stats()[0].replays == 1
+
+    def test_hooks_on_tensors_and_modules_run_as_without_a_plan(self) -> None:
+        def body(x: torch.Tensor) -> torch.Tensor:
+            h = x.exp()
+            h.register_hook(lambda grad: grad * 2)
+            return h.sin()
+
+        model = around(body)
+        plain = copy.deepcopy(model)
+        plan(model, {"1": NOTHING})
+        for m in (plain, model):
+            m[1].register_forward_hook(lambda module, args, out: out * 3)
+            m[1].register_full_backward_hook(lambda module, gin, gout: (gin[0] * 5,))
+        assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
+
+    def test_part_of_a_backward_leaves_nothing_rebuilt(self, no_collection: None) -> None:
+        weight = torch.ones(4, requires_grad=True)
+        model = around(lambda x: (x.exp().sin() * weight).cos())
+        watcher = Rebuilds(model, plan(model, {"1": NOTHING}))
+        out = model(X).sum()
+        torch.autograd.grad(out, [weight])
+        assert len(watcher.refs) > 1
+        assert all(storage() is None for storage in watcher.refs)
+        del out
+
+
+class TestKept:
+    def test_an_output_of_a_submodule_that_autograd_does_not_save_can_be_kept(self, no_collection: None) -> None:
+        torch.manual_seed(0)
+        block = nn.Sequential(nn.Linear(4, 4), Function(lambda x: (x + 1).exp()))
+        model = nn.Sequential(nn.Linear(4, 4), block)
+        plain = copy.deepcopy(model)
+        program = record_block(block, (X.clone().requires_grad_(),), {})
+        linear_output = dict(program.submodule_outputs)["0"]
+        assert linear_output not in {ref.storage for ref in program.saved}
+        seen: list[weakref.ref[Any]] = []
+        watching = block[0].register_forward_hook(lambda module, args, out: seen.append(watch(out)))
+        handle = plan(model, {"1": BlockDecision((linear_output,))})
+        loss = model(X).sum()
+        assert handle.stats()[0].replayed_ops == 2  # add and exp, but not the linear
+        assert seen[-1]() is not None
+        model.zero_grad()
+        loss.backward()
+        assert seen[-1]() is None
+        watching.remove()
+        assert not block[0]._forward_hooks
+        assert_same(tuple(gradients(plain, X)), tuple(p.grad for p in model.parameters() if p.grad is not None))
+
+    def test_what_a_custom_function_makes_is_kept(self) -> None:
+        case = apply_zoo.ready("custom function")
+        program = case.programs["layers.0"]
+        assert [program.ops[op].name for op in program.opaque] == ["aten.mul.Tensor", "aten.mul.Tensor"]
+
+    def test_a_custom_function_that_writes_by_other_means_than_ops_is_right(self) -> None:
+        class ByNumpy(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+                out = torch.empty_like(x)
+                if type(x) is torch.Tensor:  # a kernel is not launched for tensors without data
+                    out.numpy()[:] = x.detach().numpy() * 3
+                ctx.save_for_backward(out)
+                return out
+
+            @staticmethod
+            def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+                return grads[0] * ctx.saved_tensors[0]
+
+        model = around(lambda x: ByNumpy.apply(x.exp()).sin().exp())
+        plain = copy.deepcopy(model)
+        handle = plan(model, {"1": NOTHING})
+        assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
+        assert handle.stats()[0].dropped_bytes == 2 * X.nbytes  # exp(x) and the last exp; not what numpy wrote, nor sin
+
+    def test_a_tensor_that_is_no_argument_is_not_guessed(self) -> None:
+        outside = torch.ones(4)
+        model = around(lambda x: (x + outside).exp().sin())
+        plain = copy.deepcopy(model)
+        plan(model, {"1": NOTHING})
+        loss = model(X).sum()
+        outside.mul_(2)
+        loss.backward()
+        got = tuple(p.grad for p in model.parameters())
+        outside.div_(2)
+        assert_same(tuple(gradients(plain, X)), got)
+
+
+class TestRandom:
+    def test_only_the_random_ops_that_are_needed_are_replayed(self) -> None:
+        case = apply_zoo.ready("transformer")
+        program = case.programs["layers.1"]
+        masks = [program.ops[op].outputs[0].storage for op in program.random]
+        assert len(masks) == 2
+        everything = set(apply_zoo.holdable(program))
+        for dropped in masks:
+            model = copy.deepcopy(case.model)
+            handle = plan(model, {"layers.1": BlockDecision(tuple(sorted(everything - {dropped})))})
+            assert_same(case.gradients, apply_zoo.run(case.case, model))
+            assert handle.stats()[0].replayed_ops == 3  # empty, bernoulli_, div_
+
+    def test_random_ops_with_nothing_saved_between_them_are_replayed_together(self) -> None:
+        def body(x: torch.Tensor) -> torch.Tensor:
+            first, second = torch.rand(4), torch.rand(4)
+            return x * second + first.sum()
+
+        model = around(body)
+        plain = copy.deepcopy(model)
+        handle = plan(model, {"1": NOTHING})
+        results = []
+        for m in (plain, model):
+            torch.manual_seed(5)
+            results.append((*gradients(m, X), torch.rand(2)))
+        assert_same(*results)
+        assert handle.stats()[0].replayed_ops == 2
+
+
+class TestAutocast:
+    def test_two_forwards_in_one_autocast_region_share_its_weight_casts(self) -> None:
+        case = apply_zoo.ready("transformer, autocast")
+        results = []
+        for planned in (False, True):
+            model = copy.deepcopy(case.model)
+            if planned:
+                plan(model, apply_zoo.keep_nothing(case.programs))
+            torch.manual_seed(1)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = sum(case.case.loss(model(*case.case.inputs)) for _ in range(2))
+            loss.backward()  # type: ignore[union-attr]
+            results.append(tuple(p.grad for p in model.parameters()))
+        assert_same(*results)
+
+    def test_a_backward_under_autocast_replays_the_ops_as_they_were(self) -> None:
+        model = around(lambda x: torch.mm(x, x.t()).exp())
+        plain = copy.deepcopy(model)
+        plan(model, {"1": NOTHING})
+        results = []
+        for m in (plain, model):
+            loss = m(X).sum()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss.backward()
+            results.append(tuple(p.grad for p in m.parameters()))
+        assert_same(*results)

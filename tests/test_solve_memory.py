@@ -1,0 +1,100 @@
+"""The unplanned step's memory by position, on a trace small enough to draw."""
+
+from __future__ import annotations
+
+from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, Trace
+from trainfit.solve.memory import base_memory
+
+UNIT = 512
+
+
+def traced(ops: list[tuple[Phase, str, list[int], list[int]]], units: list[int], at_start: list[int]) -> Trace:
+    """Ops as (phase, module, storages that appear, storages that go); one section after the one that builds."""
+    events = [
+        MemoryEvent(index, storage, is_alloc)
+        for index, (_, _, come, go) in enumerate(ops)
+        for is_alloc, storages in ((True, come), (False, go))
+        for storage in storages
+    ]
+    return Trace(
+        gpu="h200",
+        torch_version="2.13.0",
+        num_parameters=0,
+        ops=tuple(Op("aten.f.default", phase, module, (), (), ()) for phase, module, _, _ in ops),
+        storages=tuple(Storage(UNIT * n, Category.ACTIVATIONS) for n in units),
+        sections=(
+            Section("build", 0, 0, tuple(MemoryEvent(-1, s, True) for s in at_start)),
+            Section("micro_batch", 0, len(ops), tuple(events)),
+        ),
+        first_step=(0, 1),
+        steady_step=(1,),
+    )
+
+
+F, B, OPT = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+
+# Storage 0 is the parameters (10), 1 and 2 what the blocks save (3 and 4), 3 a temporary of the loss (20), 4 and 5 the
+# gradients (2 each), 6 the optimizer's temporary (1).
+TWO_BLOCKS = traced(
+    [
+        (F, "layers.0.mlp", [1], []),
+        (F, "layers.1.mlp", [2], []),
+        (F, "", [3], []),
+        (B, "", [], [3]),
+        (B, "layers.1.mlp", [4], [2]),
+        (B, "layers.0.mlp", [5], [1]),
+        (OPT, "", [6], [6, 4, 5]),
+    ],
+    [10, 3, 4, 20, 2, 2, 1],
+    at_start=[0],
+)
+
+
+def test_each_position_has_the_most_bytes_of_its_moments() -> None:
+    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1", "never.run"])
+    assert memory.blocks == ("layers.0", "layers.1")
+    units = [tuple(n // UNIT for n in sizes) for sizes in (memory.forward_bytes, memory.other_bytes)]
+    assert units == [(13, 17, 37), (15, 0, 37)]
+    assert tuple(n // UNIT for n in memory.backward_bytes) == (17, 19)
+    assert tuple(n // UNIT for n in memory.start_bytes) == (15, 17)
+
+
+def test_each_size_names_the_op_at_which_it_is_reached() -> None:
+    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"])
+    assert (memory.forward_op, memory.other_op, memory.backward_op) == ((0, 1, 2), (6, -1, 3), (5, 4))
+
+
+def test_a_block_without_backward_is_no_block() -> None:
+    frozen = traced([(F, "layers.0", [1], []), (F, "layers.1", [2], []), (B, "layers.1", [], [2])], [1, 1, 1], [0])
+    assert base_memory(frozen, ["layers.0", "layers.1"]).blocks == ("layers.1",)
+
+
+def test_a_name_that_another_one_starts_with_is_not_taken_for_it() -> None:
+    similar = traced(
+        [(F, "layers.1", [1], []), (F, "layers.10", [2], []), (B, "layers.10", [], [2]), (B, "layers.1", [], [1])],
+        [1, 3, 4],
+        [0],
+    )
+    memory = base_memory(similar, ["layers.1", "layers.10"])
+    assert memory.blocks == ("layers.1", "layers.10")
+    assert tuple(n // UNIT for n in memory.forward_bytes) == (4, 8, 0)
+
+
+def test_blocks_that_overlap_count_only_where_all_before_them_are_between_forward_and_backward() -> None:
+    # Block 0 runs again after block 1: while block 1 runs, nothing of block 0 may be taken for dropped.
+    twice = traced(
+        [
+            (F, "a", [1], []),
+            (F, "b", [2], []),
+            (F, "a", [3], []),
+            (F, "", [], []),
+            (B, "a", [], [3]),
+            (B, "b", [], [2]),
+            (B, "a", [], [1]),
+        ],
+        [10, 1, 2, 4],
+        [0],
+    )
+    memory = base_memory(twice, ["a", "b"])
+    assert tuple(n // UNIT for n in memory.forward_bytes) == (17, 0, 17)
+    assert tuple(n // UNIT for n in memory.backward_bytes) == (17, 0)

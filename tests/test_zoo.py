@@ -1,0 +1,33 @@
+"""Every architecture of the benchmarks' zoo, shrunk, trains on the ghost GPU: plain, and checkpointed where it can be."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.records import Phase
+from trainfit.trace import trace_step
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
+    from zoo import make_step, zoo
+
+    CASES = zoo(tiny=True)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CASES)
+def test_the_case_trains_on_the_ghost_gpu(name: str) -> None:
+    case: Any = CASES[name]
+    trace = trace_step(make_step(case), find_gpu("h200"))
+    assert trace.num_parameters > 0
+    assert {op.phase for op in trace.ops} >= {Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER}
+    if case.checkpoint:
+        phases = [op.phase for op in trace_step(make_step(case, checkpointed=True), find_gpu("h200")).ops]
+        assert phases.count(Phase.RECOMPUTE) > 20
