@@ -232,6 +232,15 @@ def test_classic_takes_the_rest_of_a_segment_before_a_new_one() -> None:
     assert allocator.reserved_bytes == allocator.allocated_bytes == 20 * MIB
 
 
+def test_classic_segments_lie_upwards_at_first_and_then_downwards() -> None:
+    """The driver fills 512 MiB upwards, then ranges of whole 32 MiB, each below the last; the lowest gap is first."""
+    allocator = CachingAllocator("classic")
+    sizes_mib = [500, 20, 12, 12, 600, 8]
+    addresses = [allocator.malloc(size * MIB).address // MIB for size in sizes_mib]
+    # 20 needs a range of 32 below; 12 fills it up, 12 the 512; 600 has a range of 608; 8 is a segment of 20 of its own.
+    assert addresses == [0, -32, -12, 500, -640, -672]
+
+
 # ---- expandable segments
 
 

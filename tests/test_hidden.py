@@ -30,12 +30,7 @@ DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "i64": "int64"
 TENSOR = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([\d,]*)\})?(?:@cpu)?")
 
 # cuDNN chooses plans by estimates of time: see trainfit/gpus/hidden/convolution.py.
-INEXACT = {
-    "aten.convolution.default",
-    "aten.convolution_backward.default",
-    "aten.cudnn_batch_norm.default",
-    "aten.cudnn_batch_norm_backward.default",
-}
+INEXACT = {"aten.convolution.default", "aten.convolution_backward.default"}
 
 
 def tensor(text: str) -> TensorRef:

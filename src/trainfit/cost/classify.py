@@ -35,7 +35,6 @@ def _rules() -> Iterator[tuple[str, Rule]]:
         (stream.IMAGE_NORMS, stream.image_norm),
         (stream.POOLS, stream.pool),
         (stream.MOVES, stream.move),
-        (compute.MATMULS, compute.matmul),
     ):
         yield from ((name, rule) for name in names)
     yield "embedding_dense_backward", stream.embedding_backward
@@ -50,11 +49,13 @@ def _rules() -> Iterator[tuple[str, Rule]]:
 _RULES = dict(_rules())
 
 
-def works(op: Op) -> tuple[Work, ...]:
-    """The op's prices in order of preference; empty when the GPU does nothing for it."""
+def works(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """The op's prices, on a GPU of so many processors, in order of preference; empty when the GPU does nothing for it."""
     name = base_name(op)
     if is_free(op, name):
         return ()
+    if name in compute.MATMULS:
+        return (*compute.matmul(op, num_sms), _roofline(op))
     rule = stream.foreach if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_")) else _RULES.get(name)
     return (*(rule(op) if rule else ()), _roofline(op))
 
@@ -75,7 +76,7 @@ def is_free(op: Op, name: str) -> bool:
 def _roofline(op: Op) -> Work:
     nbytes = total_bytes(op.input_refs()) + total_bytes(op.outputs)
     largest = max((tensor.numel for tensor in (*op.input_refs(), *op.outputs)), default=1)
-    return Work(ROOFLINE, log(nbytes, nbytes / max(largest, 1)), 0, "", nbytes)
+    return Work(ROOFLINE, (*log(nbytes, nbytes / max(largest, 1)), 1.0), 0, "", nbytes)
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:
@@ -85,6 +86,6 @@ def hidden_copies(op: Op) -> tuple[Op, ...]:
     copies = []
     for tensor in op.input_refs():
         if tensor.numel > 1 and len(tensor.shape) > 1 and not stream.is_contiguous(tensor):
-            rows = replace(tensor, stride=contiguous_stride(tensor.shape))
+            rows = replace(tensor, storage=-1, stride=contiguous_stride(tensor.shape))
             copies.append(Op("aten.clone.default", op.phase, op.module, (tensor,), (), (rows,)))
     return tuple(copies)

@@ -6,7 +6,7 @@ In: an `Op`. Out: `Work`s, the most special rule first. Efficiency depends on th
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
 
 from trainfit.cost.work import Work, argument, base_name, is_channels_last, item_bytes, log, tensors_of, total_bytes
 from trainfit.records import Op, TensorRef
@@ -15,10 +15,18 @@ MATMULS = frozenset("mm addmm bmm baddbmm _addmm_activation".split())
 _ALIGNMENT_WEIGHT = 3.0
 """How far apart, in doublings, two products are whose rows are aligned to different powers of two."""
 _VECTOR_BYTES = 16
+_TILES = ((256, 128), (128, 256))
+"""Rows and columns of the result that a processor computes at a time in the kernels for large products."""
+_FILL_WEIGHT = 3.0
+"""How far apart, in doublings, two products are of which one keeps half as many processors busy."""
 
 
-def matmul(op: Op) -> tuple[Work, ...]:
-    """(batch) x (rows, depth) x (depth, columns), by layout: "n" for rows that lie in memory, "t" for columns."""
+def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """(batch) x (rows, depth) x (depth, columns), by layout: "n" for rows that lie in memory, "t" for columns.
+
+    Products with a bias run other kernels than those without. How well tiles fill the last wave of processors is a
+    coordinate, so that a shape is compared with shapes that waste as much.
+    """
     name = base_name(op)
     tensors = tensors_of(op.args)
     a, b = tensors[-2:]
@@ -34,11 +42,22 @@ def matmul(op: Op) -> tuple[Work, ...]:
         coordinates = (*log(batch), *sizes, *skew)
         names = [name, "bmm"]
     else:
-        coordinates = (*sizes, *skew)
-        names = ["mm"]
+        coordinates = (*sizes, *skew, _FILL_WEIGHT * log2(_wave_fill(rows, columns, num_sms)))
+        names = ["addmm" if "addmm" in name else "mm", "mm"]
     dtypes = dict.fromkeys((a.dtype, "bfloat16" if item_bytes(a.dtype) == 2 else "float32"))
-    rules = [f"{kind} {dtype} {order}" for dtype in dtypes for kind in names for order in (layout, "nt", "nn")]
+    orders = dict.fromkeys((layout, "nt", "nn"))
+    rules = [f"{kind} {dtype} {order}" for dtype in dtypes for order in orders for kind in names]
     return tuple(Work(rule, coordinates, flops, a.dtype, nbytes) for rule in dict.fromkeys(rules))
+
+
+def _wave_fill(rows: int, columns: int, num_sms: int) -> float:
+    """The share of the processors' time that computes results: waves are whole, tiles at the edge are not."""
+    shares = []
+    for tile_rows, tile_columns in _TILES:
+        tiles = -(-rows // tile_rows) * -(-columns // tile_columns)
+        waves = -(-tiles // num_sms)
+        shares.append(rows * columns / (tile_rows * tile_columns * waves * num_sms))
+    return max(shares)
 
 
 def _layout(matrix: TensorRef) -> str:
@@ -88,7 +107,9 @@ def attention(op: Op) -> tuple[Work, ...]:
     backend = name.split("_")[0]
     is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
     products = 5 if is_backward else 2
-    flops = products * batch * heads * length * key_length * (dim + value_dim) // (2 if is_causal else 1)
+    tile = _ATTENTION_TILES[backend]
+    scores = batch * heads * _round_up(length, tile) * _round_up(key_length, tile)
+    flops = products * scores * (dim + value_dim) // (2 if is_causal else 1)
     nbytes = total_bytes(tensors) + total_bytes(op.outputs)
     coordinates = log(length, key_length, batch * heads, heads / key.shape[1]) + tuple(2 * x for x in log(dim))
     direction = "backward" if is_backward else "forward"
@@ -102,6 +123,12 @@ def attention(op: Op) -> tuple[Work, ...]:
     return tuple(Work(rule, coordinates, flops, query.dtype, nbytes) for rule in dict.fromkeys(rules))
 
 
+def _round_up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+_ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 1}
+"""Scores are computed in squares of this side, also where a sequence ends in the middle of one."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
     ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8), ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),
     ("efficient", False): (5, 6, 3), ("efficient", True): (9, 11, 4),
@@ -109,9 +136,7 @@ _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask s
 
 
 def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, bool, bool]:
-    dropout_at, causal_at, mask_at = _OPTION_PLACES.get((backend, is_backward), (5, 6, 3))
-    if (backend, is_backward) == ("cudnn", False):
-        dropout_at, causal_at = 5, 6
+    dropout_at, causal_at, mask_at = _OPTION_PLACES[backend, is_backward]
     dropout = argument(op, dropout_at, "dropout_p", 0.0)
     is_causal = argument(op, causal_at, "is_causal", False)
     mask = argument(op, mask_at, "attn_bias", None) if mask_at is not None else None
@@ -154,7 +179,8 @@ def convolution(op: Op) -> tuple[Work, ...]:
     rules = [f"convolution {direction} {kind} {dims} {dtype} {layout}" for dtype in dtypes for layout in layouts]
     rules += [f"convolution {direction} plain 2d {dtype} nchw" for dtype in dtypes]
     work_flops = flops * passes
-    return tuple(Work(rule, coordinates, work_flops, image.dtype, nbytes) for rule in dict.fromkeys(rules))
+    flops_dtype = "tf32" if image.dtype == "float32" else image.dtype  # torch lets cuDNN round to TF32
+    return tuple(Work(rule, coordinates, work_flops, flops_dtype, nbytes) for rule in dict.fromkeys(rules))
 
 
 def recurrent(op: Op) -> tuple[Work, ...]:

@@ -25,15 +25,20 @@ class Table:
 
     def ratio(self, coordinates: tuple[float, ...]) -> float:
         """Measured over ideal time at the coordinates."""
-        nearest = heapq.nsmallest(NEIGHBOURS, ((_distance(point, coordinates), ratio) for point, ratio in self.points))
+        return self._around(coordinates, excluded=None)
+
+    def _around(self, coordinates: tuple[float, ...], excluded: tuple[float, ...] | None) -> float:
+        candidates = ((_distance(point, coordinates), ratio) for point, ratio in self.points if point != excluded)
+        nearest = heapq.nsmallest(NEIGHBOURS, candidates)
         if nearest[0][0] < _SAME:
             return nearest[0][1]
-        total = weight_sum = 0.0
-        for distance, ratio in nearest:
-            weight = distance**-_POWER
-            total += weight * log(ratio)
-            weight_sum += weight
-        return exp(total / weight_sum)
+        weights = [distance**-_POWER for distance, _ in nearest]
+        total = sum(weight * log(ratio) for weight, (_, ratio) in zip(weights, nearest, strict=True))
+        return exp(total / sum(weights))
+
+    def without_sags(self) -> Table:
+        """Points that are slower than their neighbours suggest take the neighbours' ratio."""
+        return Table(tuple((place, min(ratio, self._around(place, excluded=place))) for place, ratio in self.points))
 
     def smooth_ratio(self, coordinates: tuple[float, ...]) -> float:
         """The same from a wide neighbourhood: the level of such ops, without the steps of one GPU's kernels."""

@@ -82,7 +82,7 @@ def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
 
 
 def _price(op: Op, pricing: Pricing) -> OpCost:
-    candidates = works(op)
+    candidates = works(op, pricing.gpu.num_sms)
     if not candidates:
         return OpCost(0, FREE, 0)
     for work in candidates:

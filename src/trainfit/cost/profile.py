@@ -28,6 +28,8 @@ SCHEMA = 2
 SHIPPED = ("h200",)
 """GPUs whose measured profile comes with the package; the first one's efficiencies serve for all others."""
 _RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
+_POWER_LIMITED = ("mm bfloat16", "mm float16", "addmm bfloat16", "addmm float16")
+"""Products that draw so much power that the clock sags after a stretch of them; it never rises above its own speed."""
 _HINT = "write one with 'trainfit calibrate -o my_gpu.json' on that GPU"
 
 
@@ -50,18 +52,28 @@ def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any
     for sample in samples:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
-        work = next(iter(works(op)), None)
+        work = next(iter(works(op, gpu.num_sms)), None)
         if work is None or work.rule == ROOFLINE:
             continue
-        measured_ns = (sample["warm_ns"] + sample["cold_ns"]) / 2
+        # In a step operands come from memory and the cache is full of what earlier ops wrote, which must go first. Cold
+        # runs pay the one and warm runs the other; where both matter, in ops that only move bytes, take the worse.
+        measured_ns = sample["cold_ns"] if work.flops else max(sample["warm_ns"], sample["cold_ns"])
         place = tuple(round(value, 2) for value in work.coordinates)
         ratios.setdefault(work.rule, {}).setdefault(place, []).append(measured_ns / work.ideal_ns(gpu))
-    tables = {
-        rule: [[*place, float(f"{statistics.median(values):.4g}")] for place, values in sorted(points.items())]
-        for rule, points in sorted(ratios.items())
-    }
+    tables = {rule: _points(rule, points) for rule, points in sorted(ratios.items())}
     rates = {name: getattr(gpu, name) for name in _RATES}
     return {**header, "schema": SCHEMA, "rates": rates, "host": dict(host), "tables": tables}
+
+
+def _points(rule: str, ratios: Mapping[tuple[float, ...], list[float]]) -> list[list[float]]:
+    table = Table(tuple((place, statistics.median(values)) for place, values in sorted(ratios.items())))
+    if rule.startswith(_POWER_LIMITED) and len(table.points) > 1:
+        table = table.without_sags()
+    return [[*map(_short, place), _short(float(f"{ratio:.4g}"))] for place, ratio in table.points]
+
+
+def _short(value: float) -> float:
+    return int(value) if value == int(value) else value
 
 
 def write_profile(path: Path, profile: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ coordinates: a kernel that must compute an offset for every element is bound by 
 
 from __future__ import annotations
 
+import itertools
 from math import prod
 
 from trainfit.cost.work import (
@@ -88,6 +89,9 @@ SAME_MOVE = {
 }  # fmt: skip
 """Ops that launch the same kernel as another, or one of the same kind."""
 
+_TALL_ROWS, _TALL_MAX_COLUMNS = 64 * 1024, 2048
+"""A norm's weight gradient is summed by other kernels when there are more rows than this and few columns."""
+
 
 def pointwise(op: Op) -> tuple[Work, ...]:
     """Everything a TensorIterator runs element by element, copies and fills included."""
@@ -109,33 +113,53 @@ def pointwise(op: Op) -> tuple[Work, ...]:
         kind = NEAREST_HEAVY.get(name, name)
     nbytes = total_bytes(inputs) + total_bytes(outputs)
     layout = _layout(inputs, out)
-    coordinates = log(nbytes, nbytes / max(out.numel, 1))
+    coordinates = (*log(nbytes, nbytes / max(out.numel, 1)), _offset_dims([*inputs, out]))
     plain_layout = layout.removesuffix(" mixed")
-    rules = [f"{kind} {layout}", f"pointwise {layout}", f"copy {layout}", f"{kind} {plain_layout}"]
-    rules += [f"pointwise {plain_layout}", f"copy {plain_layout}", f"{kind} contiguous", "pointwise contiguous"]
+    layouts = (layout, plain_layout, plain_layout.split()[0], "contiguous")
+    rules = [f"{name} {order}" for order in layouts for name in (kind, "pointwise", "copy")]
     return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
 
 
 def _layout(inputs: list[TensorRef], out: TensorRef) -> str:
     """How the inputs lie relative to the output, in the words of the kernels there are for it."""
     inner = inner_dim(out)
-    found = "contiguous"
-    mixed = False
+    order = "contiguous" if inner is None or _is_dense(out) else "strided"
+    is_broadcast = is_mixed = False
     for tensor in inputs:
         if tensor.numel <= 1 or inner is None:
             continue
-        mixed |= tensor.dtype != out.dtype and "bool" not in (tensor.dtype, out.dtype)
+        is_mixed |= tensor.dtype != out.dtype and "bool" not in (tensor.dtype, out.dtype)
         position = inner - (len(out.shape) - len(tensor.shape))
         if tensor.numel < out.numel or 0 in tensor.stride:
-            if found == "contiguous":
-                found = "broadcast"
+            is_broadcast = True
         elif tensor.shape != out.shape or _order(tensor) != _order(out) or not _is_dense(tensor):
             is_inner_run = 0 <= position < len(tensor.stride) and tensor.stride[position] == out.stride[inner]
-            if found != "transposed":
-                found = "strided" if is_inner_run else "transposed"
-    if inner is not None and found == "contiguous" and not _is_dense(out):
-        found = "strided"
-    return f"{found} mixed" if mixed else found
+            if order != "transposed":
+                order = "strided" if is_inner_run else "transposed"
+    if is_broadcast:
+        order = "broadcast" if order == "contiguous" else f"{order} broadcast"
+    return f"{order} mixed" if is_mixed else order
+
+
+def _offset_dims(tensors: list[TensorRef]) -> float:
+    """How many dimensions are left after those are merged that lie alike in all tensors.
+
+    A kernel divides by the size of each of them to find an element, so they cost time whatever the bytes.
+    """
+    out = tensors[-1]
+    rank = len(out.shape)
+    dims = sorted((dim for dim in range(rank) if out.shape[dim] > 1), key=lambda dim: -out.stride[dim])
+    strides = [_broadcast_stride(tensor, rank) for tensor in tensors if tensor.numel > 1]
+    count = min(len(dims), 1)
+    for outer, inner in itertools.pairwise(dims):
+        count += any(stride[outer] != stride[inner] * out.shape[inner] for stride in strides)
+    return float(count)
+
+
+def _broadcast_stride(tensor: TensorRef, rank: int) -> tuple[int, ...]:
+    sizes = zip(tensor.shape, tensor.stride, strict=True)
+    own = tuple(stride if size > 1 else 0 for size, stride in sizes)
+    return (0,) * (rank - len(own)) + own[len(own) - rank if len(own) > rank else 0 :]
 
 
 def _cast(inputs: list[TensorRef], out: TensorRef) -> str:
@@ -222,12 +246,14 @@ def row_norm(op: Op) -> tuple[Work, ...]:
     columns = prod(item for item in normalized if isinstance(item, int)) if isinstance(normalized, tuple) else 1
     rows = tensor.numel // max(columns, 1)
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    if name.endswith("_backward") and rows > _TALL_ROWS and columns <= _TALL_MAX_COLUMNS:
+        name += " tall"
     sizes = (item_bytes(tensor.dtype), 2, 4)
     return tuple(Work(f"{name} {size}", log(rows, columns), 0, "", nbytes) for size in dict.fromkeys(sizes))
 
 
 def image_norm(op: Op) -> tuple[Work, ...]:
-    """Batch and group norm: by images, channels and pixels, and by layout."""
+    """Batch norm by channels and values per channel (a block of threads has one channel), group norm by image."""
     inputs = list(op.input_refs())
     tensor = max(inputs, key=lambda candidate: candidate.numel)
     channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
@@ -240,7 +266,8 @@ def image_norm(op: Op) -> tuple[Work, ...]:
     size = item_bytes(tensor.dtype)
     rules = [f"{name} {layout} {size}", f"{other} {layout} {size}"]
     rules += [f"{name} {layout} {item}" for item in (2, 4)] + [f"{other} {layout} {item}" for item in (2, 4)]
-    return tuple(Work(rule, log(batch, channels, pixels), 0, "", nbytes) for rule in dict.fromkeys(rules))
+    coordinates = log(channels, batch * pixels) if "batch" in name else log(batch, channels, pixels)
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
 
 
 def pool(op: Op) -> tuple[Work, ...]:
@@ -265,8 +292,10 @@ def move(op: Op) -> tuple[Work, ...]:
         return ()
     out = outputs[0]
     kind = SAME_MOVE.get(name, name)
-    if name in ("index", "index_select", "_unsafe_index", "gather", "embedding"):  # reads what it returns, and the index
+    if name in ("index", "index_select", "_unsafe_index", "embedding"):  # reads what it returns, and the index
         nbytes = total_bytes(inputs[1:]) + 2 * total_bytes(outputs)
+    elif kind in ("gather", "scatter", "scatter_add"):  # a thread per element: what is broadcast is read again
+        nbytes = sum(tensor.numel * item_bytes(tensor.dtype) for tensor in (*inputs, *outputs))
     elif kind == "slice_backward":  # a fill and a copy
         nbytes = 2 * total_bytes(inputs) + total_bytes(outputs)
     else:

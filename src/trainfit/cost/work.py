@@ -1,8 +1,8 @@
 """`Work`: what an op asks of a GPU, and how long an ideal GPU would take over it.
 
 In: an `Op`'s sizes. Out: operations and bytes, the rule (a table of a profile) that says how far from ideal such ops are,
-and the coordinates at which to look in that table. Coordinates are log2 of sizes and depend on the op alone, never on
-the GPU, so that what one GPU was measured to do can be asked for another.
+and the coordinates at which to look in that table. Coordinates are log2 of sizes; of the GPU they know at most how many
+processors it has, so that what one GPU was measured to do can be asked for another.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ class Work:
 
 
 def peak_tflops(gpu: Gpu, dtype: str) -> float:
-    """Dense throughput for products of this type; a GPU without bf16 units computes it in fp32. TF32 is off in torch."""
+    """Dense throughput for products of this type; a GPU that lacks it computes in fp32."""
     if dtype == "float16":
         return gpu.fp16_tflops
     if dtype == "bfloat16" and gpu.bf16_tflops is not None:
         return gpu.bf16_tflops
     if dtype.startswith("float8") and gpu.fp8_tflops is not None:
         return gpu.fp8_tflops
+    if dtype == "tf32" and gpu.tf32_tflops is not None:
+        return gpu.tf32_tflops
     return gpu.fp32_tflops
 
 

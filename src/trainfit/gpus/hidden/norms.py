@@ -5,15 +5,19 @@ Sources: layer_norm_kernel.cu, group_norm_kernel.cu, Normalization.cuh, Normaliz
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden.reductions import staging
 from trainfit.gpus.hidden.tensors import (
+    HALVES,
     Rule,
     ceil_div,
     copy_unless_contiguous,
     freed,
     integers,
     is_channels_last,
+    is_contiguous,
     item_bytes,
     last_pow2,
     product,
@@ -30,7 +34,7 @@ def _layer_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
 def _layer_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """The input's copy first, then the outputs; the incoming gradient's copy comes after them."""
     gradient, x = tensor_argument(op, 0), tensor_argument(op, 1)
-    num_weights = sum(isinstance(op.args[index], TensorRef) for index in (5, 6))
+    num_weights = _num_wanted(op.args[7], op.args[5:7])
     head = copy_unless_contiguous(x)
     weights = _weight_gradients(op, x, integers(op.args[2]), num_weights, gpu)
     if weights:
@@ -40,10 +44,16 @@ def _layer_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 def _rms_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     gradient, x = tensor_argument(op, 0), tensor_argument(op, 1)
-    num_weights = int(isinstance(op.args[4], TensorRef))
+    num_weights = _num_wanted(op.args[5], op.args[4:5])
     weights = _weight_gradients(op, x, integers(op.args[2]), num_weights, gpu)
     copies = (*copy_unless_contiguous(x), *copy_unless_contiguous(gradient))
     return (*copies, OUTPUT, *weights) if weights else (*copies, *(OUTPUT,) * (1 + num_weights)) if copies else ()
+
+
+def _num_wanted(output_mask: object, weights: Sequence[object]) -> int:
+    """How many of the weights exist and want a gradient; the mask begins with the input's."""
+    mask = output_mask[1:] if isinstance(output_mask, tuple | list) else (True,) * len(weights)
+    return sum(bool(wanted) and isinstance(weight, TensorRef) for wanted, weight in zip(mask, weights, strict=True))
 
 
 def _weight_gradients(
@@ -96,6 +106,24 @@ def _batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (*sums, LAST_OUTPUT, LAST_OUTPUT, *reduction, *freed(reduction), OUTPUT)
 
 
+def _cudnn_batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """cuDNN's channels-last plan: two sums per channel and block of rows, a flag per 64 channels, counters (probe)."""
+    x = tensor_argument(op, 0)
+    if not is_channels_last(x) or is_contiguous(x):
+        return ()
+    channels = x.shape[1]
+    blocks = ceil_div(x.numel // channels, 160 if x.dtype in HALVES else 64)
+    return (8 * channels * blocks + 4 * blocks * ceil_div(channels, 64) + 1072 + channels // 16,)
+
+
+def _cudnn_batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    x = tensor_argument(op, 0)
+    if not is_channels_last(x) or is_contiguous(x):
+        return ()
+    channels = x.shape[1]
+    return (8 * channels * ceil_div(x.numel // channels, 96) + 1056 + channels // 16,)
+
+
 def _is_channels_innermost(x: TensorRef) -> bool:
     return is_channels_last(x) or len(x.shape) == 2
 
@@ -122,6 +150,8 @@ RULES: dict[str, Rule] = {
     "aten._fused_rms_norm_backward.default": _rms_norm_backward,
     "aten.native_group_norm.default": _group_norm,
     "aten.native_group_norm_backward.default": _group_norm_backward,
+    "aten.cudnn_batch_norm.default": _cudnn_batch_norm,
+    "aten.cudnn_batch_norm_backward.default": _cudnn_batch_norm_backward,
     "aten.native_batch_norm.default": _batch_norm,
     "aten.native_batch_norm_backward.default": _batch_norm_backward,
 }
