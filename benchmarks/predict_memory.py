@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,12 +26,12 @@ from trainfit.errors import TrainfitError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.records import Trace
-from trainfit.simulate import simulate_memory
+from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.trace import trace_step
 from zoo import Case, make_step, select
 
 MIB = 2**20
-ALLOCATORS = ("classic", "expandable")
+ALLOCATORS: tuple[AllocatorMode, ...] = ("classic", "expandable")
 VARIANTS = {False: "plain", True: "every layer"}
 VIEWS = ("aten.view.", "aten.t.", "aten.transpose.", "aten.detach.", "aten.alias.", "aten.expand.", "aten.unsqueeze.")
 
@@ -51,7 +51,8 @@ class Row:
 def predict(case: Case, checkpointed: bool, args: argparse.Namespace, measured: dict[Any, Any]) -> Iterator[Row]:
     gpu = find_gpu(args.gpu)
     trace = trace_step(make_step(case, checkpointed), gpu)
-    for allocator in args.allocator or ALLOCATORS:
+    allocators: Sequence[AllocatorMode] = args.allocator or ALLOCATORS
+    for allocator in allocators:
         found = measured.get((case.name, VARIANTS[checkpointed], allocator))
         version = found["torch"] if found else trace.torch_version
         memory = simulate_memory(trace, hidden_memory(gpu, version), allocator)

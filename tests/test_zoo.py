@@ -1,4 +1,4 @@
-"""Every architecture of the benchmarks' zoo, shrunk, trains on the ghost GPU: plain, and checkpointed where it can be."""
+"""Every architecture of the benchmarks' zoo, shrunk, trains on the ghost GPU, checkpointed too where it can be."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def autocast_kernels(cache: WeightCastCache) -> dict[str, Callable[..., Any]]:
 
 
 def cudnn_rnn_kernel(cache: WeightCastCache) -> Callable[..., Any]:
-    """cuDNN's RNN wants its weights in one buffer: autocast copies them into a new one (native/cudnn/AutocastRNN.cpp)."""
+    """cuDNN's RNN wants its weights in one buffer: autocast copies them into a new one (cudnn/AutocastRNN.cpp)."""
 
     def run(x: torch.Tensor, weights: list[torch.Tensor], stride0: int, weight_buf: Any, *rest: Any) -> Any:
         dtype = torch.get_autocast_dtype("cuda")
@@ -101,7 +101,7 @@ def _flat_copies(weights: list[torch.Tensor], dtype: torch.dtype) -> list[torch.
     copies, offset = [], 0
     for weight in weights:
         copy = torch.empty(0, dtype=dtype, device=weight.device)
-        copy.set_(flat.untyped_storage(), offset, weight.shape, weight.stride())  # type: ignore[call-overload]
+        copy.set_(flat.untyped_storage(), offset, weight.shape, weight.stride())
         copies.append(copy.copy_(weight))
         offset += weight.numel()
     return copies

@@ -10,7 +10,6 @@ from typing import Any
 from unittest import mock
 
 import torch
-import torch._dynamo  # reads torch.cuda when first imported, which optimizers do: it must see the real one
 import torch.backends.cudnn.rnn
 import torch.cuda.amp.common
 
@@ -18,7 +17,6 @@ from trainfit import torch_compat
 from trainfit.ghost.routes import RNN_MODES
 from trainfit.ghost.tensor import CUDA, Ghost
 from trainfit.gpus.catalogue import Gpu
-
 
 CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 """Types for which Python thinks that cuDNN can be used; RNN weights of other types are never flattened."""

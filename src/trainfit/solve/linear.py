@@ -1,6 +1,7 @@
 """A small integer program, solved by HiGHS: columns with costs, rows with bounds, one call to solve.
 
-Deterministic: one thread, a fixed seed, no time limit. Ctrl-C during a solve raises KeyboardInterrupt.
+Deterministic: one thread, a fixed seed, no time limit. Programs are small enough to be solved in milliseconds, so
+Ctrl-C waits for the end of a solve.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class IntegerProgram:
 
     def solve(self, *, relaxed: bool = False) -> Solution | None:
         """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value."""
+        if not self._costs:  # a program without columns, which HiGHS does not take
+            return Solution((), 0.0, (0.0,) * len(self._rows)) if all(low <= 0 <= high for _, low, high in self._rows) else None
         import highspy
 
         solver = highspy.Highs()
@@ -65,8 +68,6 @@ class IntegerProgram:
         status = solver.getModelStatus()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return None
-        if status == highspy.HighsModelStatus.kInterrupt:
-            raise KeyboardInterrupt
         if status != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"HiGHS stopped with status {solver.modelStatusToString(status)}")
         values = tuple(

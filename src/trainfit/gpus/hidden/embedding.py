@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden.sorting import radix_sort_bytes
-from trainfit.gpus.hidden.tensors import HALVES, Rule, argument, copy_unless_contiguous, freed, tensor_argument
+from trainfit.gpus.hidden.tensors import (
+    HALVES,
+    Rule,
+    argument,
+    copy_unless_contiguous,
+    freed,
+    integers,
+    tensor_argument,
+)
 from trainfit.records import OUTPUT, Op
 
 _UNSORTED_TOKENS = 3072
@@ -27,7 +35,7 @@ def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     gradient, indices = tensor_argument(op, 0), tensor_argument(op, 1)
-    num_rows, width = int(str(op.args[2])), gradient.shape[-1]
+    num_rows, width = integers(op.args[2])[0], gradient.shape[-1]
     num_tokens = indices.numel
     copies = copy_unless_contiguous(gradient) + copy_unless_contiguous(indices)
     if num_tokens <= _UNSORTED_TOKENS and not argument(op, 4, "scale_grad_by_freq", False):

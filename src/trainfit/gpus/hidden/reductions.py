@@ -138,7 +138,7 @@ def _whole(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 RULES: dict[str, Rule] = {
-    "aten.sum.default": lambda op, gpu: _sum(Op(op.name, op.phase, op.module, op.args[:1], (), op.outputs), gpu),
+    "aten.sum.default": _sum,
     "aten.sum.dim_IntList": _sum,
     "aten.mean.default": _whole,
     "aten.mean.dim": _sum,
