@@ -70,7 +70,7 @@ def decision(program: BlockProgram, keep: Callable[[str], bool], keep_random: bo
 def replay(keep: Callable[[str], bool], keep_random: bool) -> Prepare:
     def prepare(model: nn.Module, case: Case, batch: dict[str, Any], device: str) -> Any:
         chosen = decision(first_program(model, case, batch, device), keep, keep_random)
-        return apply_decisions(model, {name: chosen for name in find_blocks(model)}, strict=True)
+        return apply_decisions(model, dict.fromkeys(find_blocks(model), chosen), strict=True)
 
     return prepare
 

@@ -126,6 +126,14 @@ class TestSameModel:
         for result in results:
             assert_same(expected, result)
 
+    def test_a_compiled_model_still_follows_its_plan(self) -> None:
+        torch.manual_seed(0)
+        model = Stack(apply_zoo.mlp_block)
+        expected = step(copy.deepcopy(model))
+        handle = plan(model, BLOCKS)
+        assert_same(expected, step(torch.compile(model, backend="eager")))  # type: ignore[arg-type]
+        assert [stats.replays for stats in handle.stats()] == [1, 1]
+
 
 class TestDecisions:
     def test_an_unknown_block_is_refused(self) -> None:
@@ -257,6 +265,16 @@ class TestSignatures:
             step(m)
             m.layers[0].up.requires_grad_(False)
         assert_same(step(plain), step(model))
+
+    def test_a_probability_that_changes_is_another_signature(self) -> None:
+        model = transformer()
+        plain = copy.deepcopy(model)
+        handle = plan(model, BLOCKS)
+        for p in (0.25, 0.5, 0.25):
+            for m in (plain, model):
+                m.layers[0].dropout.p = p
+            assert_same(step(plain), step(model))
+        assert [stats.signatures for stats in handle.stats()] == [2, 1]
 
 
 @pytest.fixture

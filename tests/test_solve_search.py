@@ -100,7 +100,8 @@ def test_an_interrupt_gives_the_best_plan_so_far_with_its_gap() -> None:
     minimum_bytes = search.smallest().minimum_bytes
     found = found_within(search, 50 * UNIT)
     assert (found.status, found.verdict.peak_bytes) == ("interrupted", minimum_bytes)
-    assert found.gap == found.choice.recompute_ns / found.verdict.step_ns
+    # 43 units besides what is hidden: five b and one a for the last backward, half a b more for the loss, 15.5 ns.
+    assert found.gap == (56 - 15) / 1056
 
 
 def test_an_interrupt_before_any_plan_is_passed_on() -> None:

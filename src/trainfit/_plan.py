@@ -104,7 +104,7 @@ class Planner:
 
     @cached_property
     def search(self) -> Search:
-        return Search(self.problem, self._judge, self._verdict(self._base[1], self._base[0]))
+        return Search(self.problem, self.judge, self.verdict(self._base[1], self._base[0]))
 
     @cached_property
     def problem(self) -> Problem:
@@ -159,7 +159,8 @@ class Planner:
     def _judged(self) -> dict[Kept, Estimate]:
         return {}
 
-    def _judge(self, kept: Kept) -> Verdict:
+    def judge(self, kept: Kept) -> Verdict:
+        """What the step takes when each block keeps these storages: applied to the ghost model, traced, simulated."""
         problem, by_name = self.problem, dict(self._programs)
         decisions = {
             name: BlockDecision(kept=storages, structure=structure_of(by_name[name]))
@@ -174,9 +175,10 @@ class Planner:
 
         trace = trace_step(replace(self.step, model=planned_model), self.gpu)
         self._judged[kept] = estimate_trace(trace, self.gpu, self.allocator)
-        return self._verdict(self._judged[kept], trace)
+        return self.verdict(self._judged[kept], trace)
 
-    def _verdict(self, estimate: Estimate, trace: Trace) -> Verdict:
+    def verdict(self, estimate: Estimate, trace: Trace) -> Verdict:
+        """A traced step as the search sees it: the peak that the budget binds, and the time."""
         peak_bytes = estimate.peak_reserved_bytes if self.memory == "reserved" else estimate.peak_allocated_bytes
         return Verdict(peak_bytes, self._step_ns(trace))
 

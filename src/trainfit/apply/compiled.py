@@ -50,7 +50,9 @@ class Instruction:
     kwargs: dict[str, Any]
     windows: tuple[tuple[int | str, Any], ...]  # (position or keyword, a Window or a list with Windows in it)
     devices: tuple[str, ...]  # keywords that name the block's device
-    results: tuple[tuple[int, int, Geometry], ...]  # (position among the output tensors, value, expected geometry)
+    results: tuple[
+        tuple[int, int, Geometry | None], ...
+    ]  # (position among the output tensors, value, geometry to check)
     renames: tuple[tuple[int, int], ...]  # (old version, new version) of what the op writes in place
     frees: tuple[int, ...]
     random_start: int | None  # the save at which the generator's state was taken
@@ -65,6 +67,7 @@ class Compiled:
     returns: tuple[Window, ...]  # per saved tensor: how it looks on the rebuilt value; meaningless where it is kept
     instructions: tuple[Instruction, ...]
     holds: dict[int, int]  # save -> value that the replay reads
+    unchecked: frozenset[int]  # saves that need not look as recorded
     watched: frozenset[int]  # saves of dropped values that leave the block: somebody may overwrite them
     state_saves: frozenset[int]  # saves at which to take the generator's state
     parameters: tuple[tuple[str, int], ...]
@@ -75,8 +78,8 @@ class Compiled:
 
 NOTHING = Compiled(
     plan=ReplayPlan((), (), (), (), (), (), (), (), (), (), ()),
-    expected=(), returns=(), instructions=(), holds={}, watched=frozenset(), state_saves=frozenset(), parameters=(),
-    hooked={}, kept_bytes=0, dropped_bytes=0,
+    expected=(), returns=(), instructions=(), holds={}, unchecked=frozenset(), watched=frozenset(),
+    state_saves=frozenset(), parameters=(), hooked={}, kept_bytes=0, dropped_bytes=0,
 )  # fmt: skip
 """For calls that are checkpointed as a whole from the start."""
 
@@ -89,15 +92,17 @@ def compile_plan(recording: Recording, plan: ReplayPlan) -> Compiled:
     starts = dict(plan.random_starts)
     outputs = {ref.storage for ref in program.outputs}
     writes = dict(program.writes)
+    cut = _cut_storages(recording, plan, bases)
     instructions = []
     for op, frees in zip(plan.ops, plan.frees, strict=True):
         current = {values.storage[value]: value for value in values.reads[op]}
         made = {values.storage[value]: value for value in values.makes[op]}
         renames = tuple((current[s], made[s]) for s in writes.get(op, ()))
+        first = {ref.storage: position for position, ref in reversed(list(enumerate(program.ops[op].outputs)))}
         results = tuple(
-            (position, made[ref.storage], _geometry(ref))
-            for position, ref in enumerate(program.ops[op].outputs)
-            if ref.storage in made and ref.storage not in writes.get(op, ())
+            (first[storage], value, _geometry(bases[value]) if storage in cut else None)
+            for storage, value in made.items()
+            if storage not in writes.get(op, ())
         )
         instructions.append(_instruction(recording.calls[op], current, bases, renames, results, frees, starts.get(op)))
     dropped_storages = {values.storage[value] for value, _ in plan.rebuilt}
@@ -113,6 +118,14 @@ def compile_plan(recording: Recording, plan: ReplayPlan) -> Compiled:
         ),
         instructions=tuple(instructions),
         holds=dict(plan.from_saved),
+        # Seeds and the like: whole numbers that kernels keep for themselves, of which data-free kernels know less.
+        unchecked=frozenset(
+            save
+            for save, ref in enumerate(program.saved)
+            if not plan.dropped[save]
+            and save not in dict(plan.from_saved)
+            and not (getattr(torch, ref.dtype).is_floating_point or getattr(torch, ref.dtype).is_complex)
+        ),
         watched=frozenset(
             save
             for save, is_dropped in enumerate(plan.dropped)
@@ -146,6 +159,33 @@ def _base_refs(recording: Recording, plan: ReplayPlan) -> dict[int, TensorRef]:
     return bases
 
 
+def _cut_storages(recording: Recording, plan: ReplayPlan, bases: dict[int, TensorRef]) -> set[int]:
+    """Storages of which the replay uses other views than the tensor that stands for them: there the layout matters."""
+    program = recording.program
+    values = number_values(program)
+    used = [
+        (ref, {values.storage[value]: value for value in values.reads[op]}[ref.storage])
+        for op in plan.ops
+        for ref in program.ops[op].input_refs()
+    ]
+    used += [
+        (ref, value)
+        for ref, value, is_dropped in zip(program.saved, plan.saved_values, plan.dropped, strict=True)
+        if is_dropped
+    ]
+    return {ref.storage for ref, value in used if value not in bases or _geometry(bases[value]) != _geometry(ref)}
+
+
+def has_geometry(tensor: torch.Tensor, expected: Geometry) -> bool:
+    dtype, shape, stride, offset = expected
+    return (
+        tensor.dtype is dtype
+        and tensor.shape == shape
+        and tensor.stride() == stride
+        and tensor.storage_offset() == offset
+    )
+
+
 def geometry_of(tensor: torch.Tensor) -> Geometry:
     return tensor.dtype, tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset())
 
@@ -167,7 +207,7 @@ def _instruction(
     current: dict[int, int],
     bases: dict[int, TensorRef],
     renames: tuple[tuple[int, int], ...],
-    results: tuple[tuple[int, int, Geometry], ...],
+    results: tuple[tuple[int, int, Geometry | None], ...],
     frees: tuple[int, ...],
     random_start: int | None,
 ) -> Instruction:

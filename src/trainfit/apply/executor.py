@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import operator
 import threading
 import warnings
 import weakref
@@ -95,6 +96,12 @@ def _is_inside(name: str, other: str) -> bool:
 
 
 PLANNED = "__trainfit_block__"
+ATTENTION_BACKENDS = (
+    torch.backends.cuda.flash_sdp_enabled,
+    torch.backends.cuda.mem_efficient_sdp_enabled,
+    torch.backends.cuda.cudnn_sdp_enabled,
+    torch.backends.cuda.math_sdp_enabled,
+)
 _RECORDING = threading.Lock()
 """A ghost GPU answers for torch.cuda, which is one for all threads: one block is recorded at a time."""
 
@@ -109,7 +116,7 @@ class PlannedBlock:
         self._module: Callable[[], nn.Module | None] = weakref.ref(module)
         # The planned class, which garbage collection alone can free, leads here: nothing strong may lead on to tensors.
         self._tensors = {name: (weakref.ref(owner), table, key) for name, owner, table, key in named_tensors(module)}
-        self._modules = tuple(weakref.ref(inner) for inner in module.modules())
+        self._settings = tuple((weakref.ref(inner), _plain_attributes(inner)) for inner in module.modules())
         self._entries: OrderedDict[Any, Compiled | None] = OrderedDict()  # None: checkpointed as a whole
         self._has_warned = False
         self._forwards = self._replays = self._reruns = 0
@@ -141,7 +148,7 @@ class PlannedBlock:
         if module is not self._module() or not torch.is_grad_enabled() or not module.training:
             return self._class.forward(module, *args, **kwargs)
         inputs = list(tensors_in((args, kwargs)))
-        device = next((t.device for t in inputs if t.device.type != "cpu"), torch.device("cpu"))
+        device = self._device(inputs)
         key = self._signature(inputs, args, kwargs, device)
         if key in self._entries:
             self._entries.move_to_end(key)
@@ -183,8 +190,17 @@ class PlannedBlock:
             device,
             torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
             tuple([self._lookup(name).requires_grad for name in self._tensors]),
-            tuple([inner().training for inner in self._modules]),  # type: ignore[union-attr]
+            tuple([attributes(vars(inner())) for inner, attributes in self._settings]),
+            torch.are_deterministic_algorithms_enabled(),
+            tuple([is_on() for is_on in ATTENTION_BACKENDS]),
         )
+
+    def _device(self, inputs: list[torch.Tensor]) -> torch.device:
+        """Where the block is: on the GPU of its inputs, else where its first parameter is."""
+        for tensor in inputs:
+            if not tensor.is_cpu:
+                return tensor.device
+        return next((self._lookup(name).device for name in self._tensors), torch.device("cpu"))
 
     def _prepare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled | None:
         try:
@@ -245,12 +261,21 @@ def _holding(module: nn.Module, call: Call) -> contextlib.AbstractContextManager
     return holding_submodule_outputs(module, call) if call.compiled.hooked else contextlib.nullcontext()
 
 
+PLAIN = (bool, int, float, str, type(None), torch.dtype)
+
+
+def _plain_attributes(module: nn.Module) -> Callable[[dict[str, Any]], Any]:
+    """Reads from a module's __dict__ the plain values in it: dropout probabilities, flags, `training`."""
+    keys = [key for key, value in vars(module).items() if isinstance(value, PLAIN)]
+    return operator.itemgetter(*keys)
+
+
 def _plain_key(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_plain_key(item) for item in value])
     if isinstance(value, dict):
         return tuple([(key, _plain_key(item)) for key, item in value.items()])
-    return value if isinstance(value, (bool, int, float, str, type(None), torch.dtype)) else type(value)
+    return value if isinstance(value, PLAIN) else type(value)
 
 
 def _planned_class(original: type[nn.Module], block: PlannedBlock) -> type[nn.Module]:

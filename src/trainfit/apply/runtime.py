@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from trainfit import torch_compat
-from trainfit.apply.compiled import Compiled, Instruction, Window, geometry_of
+from trainfit.apply.compiled import Compiled, Instruction, Window, geometry_of, has_geometry
 from trainfit.apply.rerun import GeneratorStates, Rerun
 from trainfit.apply.twins import tensors_in
 from trainfit.errors import PlanMismatch
@@ -157,7 +157,7 @@ class Call:
             outputs = (out,) if isinstance(out, torch.Tensor) else tuple(tensors_in(out))
             for position, value, expected in instruction.results:
                 tensor = outputs[position]
-                if geometry_of(tensor) != expected:
+                if expected is not None and not has_geometry(tensor, expected):
                     raise PlanMismatch(
                         f"replaying {instruction.func} gave {geometry_of(tensor)}, recorded was {expected}",
                         hint="report the model: its recording does not match this torch build",
@@ -197,7 +197,9 @@ class Packer:
             raise RuntimeError("autograd packs a tensor for a forward that has ended")
         if call.rerun is not None:
             return Dropped(call, save)
-        if save >= len(compiled.expected) or geometry_of(tensor) != compiled.expected[save]:
+        if save >= len(compiled.expected) or not (
+            has_geometry(tensor, compiled.expected[save]) or save in compiled.unchecked
+        ):
             recorded = compiled.expected[save] if save < len(compiled.expected) else "nothing"
             self._on_mismatch(f"saved tensor {save} is {geometry_of(tensor)}, recorded was {recorded}")
             return Dropped(call, save)

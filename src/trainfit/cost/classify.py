@@ -21,7 +21,7 @@ _FREE = frozenset(
     """empty empty_like empty_strided new_empty new_empty_strided detach view _unsafe_view reshape alias t transpose permute
     expand squeeze unsqueeze slice select split split_with_sizes chunk unbind narrow as_strided view_as_real
     view_as_complex _reshape_alias lift_fresh unfold diagonal swapaxes movedim set resize _conj real imag is_same_size
-    record_stream _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size _assert_async
+    record_stream _cudnn_rnn_flatten_weight _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size _assert_async
     _assert_tensor_metadata profiler._record_function_enter_new profiler._record_function_exit""".split()
 )
 
@@ -39,6 +39,7 @@ def _rules() -> Iterator[tuple[str, Rule]]:
         yield from ((name, rule) for name in names)
     yield "embedding_dense_backward", stream.embedding_backward
     yield from ((f"nll_loss{dims}_{way}", stream.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
+    yield from ((f"_weight_norm_interface{way}", stream.weight_norm) for way in ("", "_backward"))
     yield "_grouped_mm", compute.grouped_matmul
     yield from ((f"convolution{way}", compute.convolution) for way in ("", "_backward"))
     for backend in ("cudnn", "flash", "efficient"):
@@ -55,9 +56,9 @@ def works(op: Op, num_sms: int) -> tuple[Work, ...]:
     if is_free(op, name):
         return ()
     if name in compute.MATMULS:
-        return (*compute.matmul(op, num_sms), _roofline(op))
+        return _with_roofline(op, compute.matmul(op, num_sms))
     rule = stream.foreach if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_")) else _RULES.get(name)
-    return (*(rule(op) if rule else ()), _roofline(op))
+    return _with_roofline(op, rule(op) if rule else ())
 
 
 def is_free(op: Op, name: str) -> bool:
@@ -73,10 +74,14 @@ def is_free(op: Op, name: str) -> bool:
     return bool(op.outputs) and all(tensor.numel == 0 for tensor in op.outputs)
 
 
-def _roofline(op: Op) -> Work:
+def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
+    """The works, and last what remains of them when a profile has no table for any: operations and bytes."""
     nbytes = total_bytes(op.input_refs()) + total_bytes(op.outputs)
     largest = max((tensor.numel for tensor in (*op.input_refs(), *op.outputs)), default=1)
-    return Work(ROOFLINE, (*log(nbytes, nbytes / max(largest, 1)), 1.0), 0, "", nbytes)
+    coordinates = (*log(nbytes, nbytes / max(largest, 1)), 1.0)
+    if works_by_rule:
+        return (*works_by_rule, replace(works_by_rule[0], rule=ROOFLINE, coordinates=coordinates))
+    return (Work(ROOFLINE, coordinates, 0, "", nbytes),)
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:

@@ -144,7 +144,10 @@ def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, b
 
 
 def convolution(op: Op) -> tuple[Work, ...]:
-    """As the product it is: (images x pixels) x (output channels) x (input channels x window), by layout and groups."""
+    """As the product it is: (images x pixels) x (output channels) x (input channels x window), by layout and groups.
+
+    Kernels that change the layout run before and after the product, so traffic adds to arithmetic.
+    """
     is_backward = base_name(op).endswith("_backward")
     tensors = tensors_of(op.args)
     if is_backward:
@@ -164,7 +167,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
         mask = argument(op, 10, "output_mask", ())
         passes = max(1, sum(value is True for value in mask[:2])) if isinstance(mask, tuple) else 2
     nbytes = total_bytes(tensors) * passes + total_bytes(op.outputs)
-    nhwc = is_channels_last(image) or is_channels_last(weight)
+    nhwc = is_channels_last(image) or is_channels_last(weight)  # 1-d convolutions are made contiguous first
     stride = prod(pixels[2:]) and (prod(image.shape[2:]) / max(prod(out.shape[2:]), 1))
     coordinates = (
         *log(positions, weight.shape[0], weight.shape[1]), *(2 * value for value in log(window)), *log(groups),
@@ -173,28 +176,31 @@ def convolution(op: Op) -> tuple[Work, ...]:
     kind = "transposed" if is_transposed else ("depthwise" if groups > 1 and weight.shape[1] == 1 else "plain")
     half = item_bytes(image.dtype) == 2
     direction = "backward" if is_backward else "forward"
-    dims = f"{len(image.shape) - 2}d"
     layouts = ("nhwc", "nchw") if nhwc else ("nchw", "nhwc")
     dtypes = dict.fromkeys((image.dtype, "bfloat16" if half else "float32"))
-    rules = [f"convolution {direction} {kind} {dims} {dtype} {layout}" for dtype in dtypes for layout in layouts]
-    rules += [f"convolution {direction} plain 2d {dtype} nchw" for dtype in dtypes]
+    rules = [f"convolution {direction} {kind} {dtype} {layout}" for dtype in dtypes for layout in layouts]
+    rules += [f"convolution {direction} plain {dtype} nchw" for dtype in dtypes]
     work_flops = flops * passes
     flops_dtype = "tf32" if image.dtype == "float32" else image.dtype  # torch lets cuDNN round to TF32
-    return tuple(Work(rule, coordinates, work_flops, flops_dtype, nbytes) for rule in dict.fromkeys(rules))
+    return tuple(Work(rule, coordinates, work_flops, flops_dtype, nbytes, is_serial=True) for rule in dict.fromkeys(rules))
 
 
 def recurrent(op: Op) -> tuple[Work, ...]:
-    """cuDNN's LSTM and GRU: one product per step and layer, one after the other."""
-    tensors = list(op.input_refs())
-    out = max(op.outputs, key=lambda tensor: tensor.numel)
-    weights = [tensor for tensor in tensors if len(tensor.shape) <= 2]
-    data = [tensor for tensor in tensors if len(tensor.shape) == 3] or [out]
-    steps_by_batch = max(prod(tensor.shape[:2]) for tensor in data)
+    """cuDNN's LSTM and GRU: a product and a pointwise kernel per step, layer and direction, one after the other."""
     name = base_name(op)
     is_backward = name.endswith("_backward")
+    data = tensors_of(op.args)[0]
+    weights = next(tensors_of(value) for value in op.args if isinstance(value, tuple))
+    first_option = 10 if is_backward else 6
+    layers, batch_first, both = (argument(op, first_option + place, "", 1) for place in (3, 4, 7))
+    batch, steps = data.shape[:2] if batch_first else data.shape[1::-1]
+    chains = int(bool(both)) + 1
     weight_elements = sum(tensor.numel for tensor in weights)
-    flops = 2 * steps_by_batch * weight_elements * (2 if is_backward else 1)
-    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
-    coordinates = log(*sorted(data[0].shape[:2]), weight_elements)
-    rules = dict.fromkeys((f"{name} {item_bytes(data[0].dtype)}", f"{name} 4", f"{name} 2"))
-    return tuple(Work(rule, coordinates, flops, data[0].dtype, nbytes) for rule in rules)
+    flops = 2 * batch * steps * weight_elements * (2 if is_backward else 1)
+    nbytes = total_bytes((data, *weights)) + total_bytes(op.outputs)
+    kernels = 2 * steps * (layers if isinstance(layers, int) else 1) * chains
+    coordinates = log(batch, weights[0].shape[-1], chains)
+    sizes = dict.fromkeys((item_bytes(data.dtype), 4, 2))
+    return tuple(
+        Work(f"{name} {size}", coordinates, flops, data.dtype, nbytes, kernels, is_serial=True) for size in sizes
+    )

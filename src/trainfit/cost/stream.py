@@ -76,8 +76,8 @@ POOLS = frozenset(
 )
 MOVES = frozenset(
     """cat stack slice_backward select_backward constant_pad_nd roll flip repeat index index_select index_put index_add
-    index_copy gather scatter scatter_add sort topk cumsum bincount histc _weight_norm_interface
-    _weight_norm_interface_backward nonzero one_hot index_put_impl _index_put_impl unfold_backward argsort unbind_copy
+    index_copy gather scatter scatter_add sort topk cumsum bincount histc
+    nonzero one_hot index_put_impl _index_put_impl unfold_backward argsort unbind_copy
     split_with_sizes_copy _unsafe_index _unsafe_index_put scatter_reduce embedding _local_scalar_dense im2col
     col2im""".split()
 )
@@ -314,6 +314,13 @@ def move(op: Op) -> tuple[Work, ...]:
     if kind == "cat":
         rules += ["cat inner", "cat strided"]
     return tuple(Work(rule, coordinates, 0, "", nbytes, 2 if kind == "slice_backward" else 1) for rule in dict.fromkeys(rules))
+
+
+def weight_norm(op: Op) -> tuple[Work, ...]:
+    """A block of threads per length that is normalized: the time is that of the elements behind one length."""
+    tensors = tensors_of(op.args)
+    elements = tensors[0].numel // max(min(tensor.numel for tensor in tensors), 1)
+    return (Work(base_name(op), log(elements), 0, "", elements * item_bytes(tensors[0].dtype)),)
 
 
 def embedding_backward(op: Op) -> tuple[Work, ...]:

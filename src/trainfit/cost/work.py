@@ -31,11 +31,15 @@ class Work:
     flops_dtype: str
     nbytes: int
     kernels: int = 1
+    is_serial: bool = False
+    """Whether traffic and arithmetic come one after the other, in kernels of their own."""
 
     def ideal_ns(self, gpu: Gpu) -> float:
-        """Kernel floors plus the longer of arithmetic at the datasheet's rate and traffic at the datasheet's bandwidth."""
+        """Kernel floors, arithmetic at the datasheet's rate and traffic at the datasheet's bandwidth, overlapped or not."""
         arithmetic_ns = self.flops / (peak_tflops(gpu, self.flops_dtype) * 1e3) if self.flops else 0.0
-        return self.kernels * LAUNCH_NS + max(arithmetic_ns, self.nbytes / gpu.dram_gb_per_s)
+        traffic_ns = self.nbytes / gpu.dram_gb_per_s
+        busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)
+        return self.kernels * LAUNCH_NS + busy_ns
 
 
 def peak_tflops(gpu: Gpu, dtype: str) -> float:

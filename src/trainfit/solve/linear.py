@@ -45,7 +45,11 @@ class IntegerProgram:
     def solve(self, *, relaxed: bool = False) -> Solution | None:
         """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value."""
         if not self._costs:  # a program without columns, which HiGHS does not take
-            return Solution((), 0.0, (0.0,) * len(self._rows)) if all(low <= 0 <= high for _, low, high in self._rows) else None
+            return (
+                Solution((), 0.0, (0.0,) * len(self._rows))
+                if all(low <= 0 <= high for _, low, high in self._rows)
+                else None
+            )
         import highspy
 
         solver = highspy.Highs()

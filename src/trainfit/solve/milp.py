@@ -18,7 +18,7 @@ does not depend on N. Rows: at the first and last block of each run, and at the 
 
     bytes - drops before (+ extra of the run, in backward) <= budget.
 
-The bound. Let options be mixed in any proportion and extras be nothing. The best mixture is a linear program over all
+The bound. Let options be mixed in any proportion, and extras and bends be nothing. The best mixture is a linear program over all
 options there are, of which few matter: it is solved over the menus, its duals are prices of kept bytes at each run, a
 minimum cut finds the best option at these prices, and it joins the menu if it is better than all that are in it. When
 none is, no option there is could improve the mixture: its time is below that of every plan (`Choice.bound_ns`).
@@ -50,6 +50,7 @@ class Choice:
     problem: Problem  # whose menus the options are in
     options: tuple[int, ...]  # by block
     recompute_ns: int
+    budget_bytes: int
     bound_ns: int  # no choice within the budget recomputes less
 
     @property
@@ -86,9 +87,9 @@ def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:
         more = {index: list(undominated(graph, _MAX_OPTIONS)) for index, graph in enumerate(problem.graphs)}
         problem = choice.problem.with_options(more)
         if all(more.values()) and not any(graph.saved_cast_bytes for graph in problem.graphs):
-            without_extras = _solve(problem, budget_bytes, bound_ns, with_extras=False)
-            assert without_extras is not None, "what is within the budget with extras is so without"
-            bound_ns = without_extras.recompute_ns  # of all options there are, in whole numbers
+            incautious = _solve(problem, budget_bytes, bound_ns, cautious=False)
+            assert incautious is not None, "what is within the budget with extras is so without"
+            bound_ns = incautious.recompute_ns  # of all options there are, in whole numbers
         choice = _solve(problem, budget_bytes, bound_ns)
     return choice
 
@@ -103,6 +104,12 @@ def smallest_peak(problem: Problem) -> Choice:
     choice = _solve(problem, round(solution.values[budget]) + 1, 0)
     assert choice is not None, "the budget is that of a choice"
     return choice
+
+
+def recompute_bound_ns(problem: Problem, budget_bytes: int) -> int:
+    """A recompute time below which no choice within the budget is; 0 where the budget is too small for any."""
+    mixture = _best_mixture(problem, budget_bytes)
+    return 0 if mixture is None else mixture[1]
 
 
 class _Columns:
@@ -140,13 +147,16 @@ class _Columns:
             self._program.add_row({extra: 1.0, used: -float(extra_bytes)}, lower=0)
         return extra
 
-    def bound_memory(self, budget_terms: dict[int, float], budget_bytes: float, *, with_extras: bool = True) -> None:
-        """Rows: memory + budget_terms <= budget_bytes at every position that can bind."""
+    def bound_memory(self, budget_terms: dict[int, float], budget_bytes: float, *, cautious: bool = True) -> None:
+        """Rows: memory + budget_terms <= budget_bytes at every position that can bind.
+
+        Cautious: extras and bends are added. Without them the rows hold for every choice that is within the budget.
+        """
         problem, memory = self._problem, self._problem.memory
         kinds = (
             (memory.forward_bytes, problem.forward_drop_bytes, False, self._forward_rows),
             (memory.other_bytes, problem.drop_bytes, False, self._later_rows),
-            (memory.backward_bytes, problem.drop_bytes, with_extras, self._later_rows),
+            (memory.backward_bytes, problem.drop_bytes, cautious, self._later_rows),
         )
 
         def add_row(terms: dict[int, float], bytes_left: float, rows: list[tuple[int, frozenset[int]]]) -> None:
@@ -157,7 +167,7 @@ class _Columns:
             for run, counts, lasts, extra in zip(problem.runs, self.counts, self.lasts, self._extras, strict=True):
                 drops = [-float(drop_bytes(run.class_index, option)) for option in problem.menus[run.class_index]]
                 terms = {extra: 1.0} if has_extra else {}
-                bend = _bend(sizes[run.first : run.first + run.length])
+                bend = _bend(sizes[run.first : run.first + run.length]) if cautious else 0
                 add_row({**dropped, **terms}, budget_bytes - sizes[run.first] - bend, rows)
                 dropped |= dict(zip(counts, drops, strict=True))
                 add_row({**dropped, **terms}, budget_bytes - sizes[run.last] - bend, rows)
@@ -193,10 +203,10 @@ class _Columns:
         return best if value(best) < min(map(value, menu)) - ns_price else None  # more than a nanosecond
 
 
-def _solve(problem: Problem, budget_bytes: int, bound_ns: int, *, with_extras: bool = True) -> Choice | None:
+def _solve(problem: Problem, budget_bytes: int, bound_ns: int, *, cautious: bool = True) -> Choice | None:
     program = IntegerProgram()
     columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
-    columns.bound_memory({}, float(budget_bytes), with_extras=with_extras)
+    columns.bound_memory({}, float(budget_bytes), cautious=cautious)
     solution = program.solve()
     if solution is None:
         return None
@@ -207,7 +217,7 @@ def _solve(problem: Problem, budget_bytes: int, bound_ns: int, *, with_extras: b
         for index in heaviest_first:
             options += [index] * round(solution.values[counts[index]])
         options += [index for index, last in enumerate(lasts) if solution.values[last] > 0.5]
-    return Choice(problem, tuple(options), problem.recompute_ns(options), bound_ns)
+    return Choice(problem, tuple(options), problem.recompute_ns(options), budget_bytes, bound_ns)
 
 
 def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | None:
@@ -215,7 +225,7 @@ def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | 
     while True:
         program = IntegerProgram()
         columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
-        columns.bound_memory({}, float(budget_bytes), with_extras=False)
+        columns.bound_memory({}, float(budget_bytes), cautious=False)
         solution = program.solve(relaxed=True)
         if solution is None:
             return None

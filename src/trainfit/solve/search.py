@@ -14,10 +14,10 @@ until room is worth less than `WORTH_JUDGING` of the step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.milp import Choice, fastest_within, recompute_bound_ns, smallest_peak
 from trainfit.solve.whole import Moment, Problem
 
 WORTH_JUDGING = 1e-3
@@ -64,7 +64,7 @@ class Search:
         """`base` is the verdict on the unplanned step."""
         self._problem = problem
         self._judge = judge
-        nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0)
+        nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0, 0)
         self._verdicts: dict[Kept, Verdict] = {nothing.kept(): base}
         self._pool: list[tuple[Choice, Verdict]] = [(nothing, base)]
 
@@ -82,56 +82,66 @@ class Search:
     def within(self, budget_bytes: int) -> Found | Infeasible:
         """The fastest plan whose judged peak is within the budget."""
         judged_before = len(self._pool)
+        was_interrupted = False
         try:
-            bound_ns = self._look(budget_bytes)
+            self._look(budget_bytes)
         except KeyboardInterrupt:
             if self._best(budget_bytes) is None:
                 raise
-            bound_ns = None
-        best = self._best(budget_bytes)
-        if best is None:
+            was_interrupted = True
+        if self._best(budget_bytes) is None:
             smallest = self.smallest()
-            best = self._best(budget_bytes)
-            if best is None:
+            if smallest.minimum_bytes > budget_bytes:
                 return smallest
-        choice, verdict = best
-        step_ns = max(1, verdict.step_ns)
-        gap = max(0, choice.recompute_ns - (bound_ns or 0)) / step_ns
-        status: Status = "optimal" if gap <= WORTH_JUDGING else "feasible"
-        if bound_ns is None:
-            status = "interrupted"
-        elif not any(choice.options):
-            status = "nothing to recompute"
-        moment = choice.problem.peak(choice.options)[1]
-        return Found(choice, verdict, status, gap, moment, len(self._pool) - judged_before)
+        found = self._found(budget_bytes, len(self._pool) - judged_before)
+        return replace(found, status="interrupted") if was_interrupted else found
 
     def frontier(self, num_points: int) -> list[tuple[int, Found]]:
         """(budget, plan) from the smallest peak to that of recomputing nothing; a point per plan, time falling."""
         low, high = self.smallest().minimum_bytes, self.base.peak_bytes
         budgets = [low + (high - low) * k // max(1, num_points - 1) for k in range(num_points)]
         for budget_bytes in budgets:
-            self.within(budget_bytes)
+            self._look(budget_bytes)
         points: list[tuple[int, Found]] = []
         for budget_bytes in budgets:
-            found = self.within(budget_bytes)
-            if isinstance(found, Found) and (not points or found.verdict.step_ns < points[-1][1].verdict.step_ns):
+            found = self._found(budget_bytes, num_judged=len(self._pool) - 1)
+            if not points or found.verdict.step_ns < points[-1][1].verdict.step_ns:
                 points.append((budget_bytes, found))
         return points
 
-    def _look(self, budget_bytes: int) -> int:
-        """Judge choices until more would not pay; the recompute time below which no plan within the budget can be."""
+    def _found(self, budget_bytes: int, num_judged: int) -> Found:
+        """The best of what was judged, with what is known about it."""
+        best = self._best(budget_bytes)
+        assert best is not None, "what has the smallest peak is within the budget"
+        choice, verdict = best
+        gap = self._gap(choice, verdict, budget_bytes)
+        status: Status = "optimal" if gap <= WORTH_JUDGING else "feasible"
+        if not any(choice.options):
+            status = "nothing to recompute"
+        moment = choice.problem.peak(choice.options)[1]
+        return Found(choice, verdict, status, gap, moment, num_judged)
+
+    def _gap(self, choice: Choice, verdict: Verdict, budget_bytes: int) -> float:
+        """What a better plan could save at most, if it differed from the model by as much as this one."""
+        modelled_bytes = choice.problem.peak(choice.options)[0]
+        target = budget_bytes - verdict.peak_bytes + modelled_bytes
+        bound_ns = recompute_bound_ns(choice.problem, target)
+        if choice.budget_bytes >= target:
+            bound_ns = max(bound_ns, choice.bound_ns)
+        return max(0, choice.recompute_ns - bound_ns) / max(1, verdict.step_ns)
+
+    def _look(self, budget_bytes: int) -> None:
+        """Judge choices until more would not pay."""
         problem = self._problem
         if self.base.peak_bytes <= budget_bytes:
-            return 0
+            return
         target = budget_bytes - (self.base.peak_bytes - problem.peak(self._pool[0][0].options)[0])
         too_much: int | None = None  # the smallest modelled peak that was judged to be over the budget
-        bound_ns = 0
         for _ in range(MAX_JUDGED):
             choice = fastest_within(problem, target) or smallest_peak(problem)
-            bound_ns = choice.bound_ns
             best = self._best(budget_bytes)
             if best is not None and best[0].recompute_ns - choice.recompute_ns < WORTH_JUDGING * best[1].step_ns:
-                return bound_ns
+                return
             is_new = choice.kept() not in self._verdicts
             verdict = self._verdict(choice)
             modelled_bytes = choice.problem.peak(choice.options)[0]
@@ -143,13 +153,12 @@ class Search:
             if too_much is not None and fits is not None and not fits < target < too_much:
                 target = (fits + too_much) // 2
             elif not is_new:
-                return bound_ns
-        return bound_ns
+                return
 
     def _lightest(self) -> Choice:
         by_class = [min(range(len(menu)), key=lambda i: (menu[i].kept_bytes, i)) for menu in self._problem.menus]
         options = tuple(by_class[class_index] for class_index in self._problem.class_of)
-        return Choice(self._problem, options, self._problem.recompute_ns(options), 0)
+        return Choice(self._problem, options, self._problem.recompute_ns(options), 0, 0)
 
     def _verdict(self, choice: Choice) -> Verdict:
         kept = choice.kept()

@@ -6,8 +6,8 @@ for it; probe: the convolution sweeps and the models' rows, where tests/test_hid
   turned back; channels are padded to 16 bytes, save the inputs of fp32.
 * A kernel of one pixel with stride 1 is a product of matrices and needs no copies where the pixels of a channel fill
   whole units of 8 bytes; with 16 bytes its weight gradient needs none either, and has one fp32 partial sum per sample.
-* A weight gradient is cut into tiles of 128 x 128; as many partial sums as fill the GPU are kept in fp32. That number
-  also depends on cuDNN's estimates of time: it is an upper bound for halves.
+* A weight gradient is cut into tiles of 128 x 128; as many partial sums as fill the GPU are kept in fp32. For halves
+  that number also depends on cuDNN's estimates of time, which are not known: it is off by some MiB in a third of rows.
 * Few input channels under a small kernel, and depthwise convolutions, have kernels of their own without copies.
 torch itself first makes the operands agree on one layout (ConvShared.cpp).
 """
@@ -38,6 +38,7 @@ from trainfit.records import OUTPUT, Op, TensorRef
 _VECTOR_BYTES = 16
 _PLAN_BYTES = 147  # what a plan takes besides its copies; never more than one unit of 512 bytes
 _TILE = 128
+_PIXELS_PER_SPLIT = 8192
 _Purpose = Literal["output", "input gradient", "weight gradient"]
 
 
@@ -127,9 +128,14 @@ class _Convolution:
         # Two blocks fit on a multiprocessor for products of fp32 and for few channels.
         is_doubled = is_direct if not self.is_half else self.x.shape[1] <= 4
         blocks = gpu.num_sms * (2 if is_doubled else 1)
-        if tiles > blocks:
+        splits = blocks // tiles
+        if self.is_half and self.x.shape[1] > 4 and not is_direct:
+            # Halves are cut no finer than some thousand pixels, and not at all where the GPU is nearly full.
+            num_pixels = product(self.y_shape) // self.y_shape[1]
+            splits = min(splits, num_pixels // _PIXELS_PER_SPLIT) if splits > 2 else 0
+        elif tiles > blocks:
             return 4 * _TILE * _TILE * blocks
-        return blocks // tiles * 4 * self.weight.shape[0] * columns
+        return splits * 4 * self.weight.shape[0] * columns
 
 
 def _agreeing(tensor: TensorRef, channels_last: bool) -> tuple[int, ...]:

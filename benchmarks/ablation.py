@@ -1,0 +1,97 @@
+"""What the planner gains over simpler ways to choose, at equal simulated peak; needs no GPU.
+
+    python benchmarks/ablation.py [--gpu h200] [--memory allocated|reserved] [preset ...]
+
+Each row is a simpler way: torch's checkpointing of every first, second or third layer (traced as it is), the same
+option in all blocks, greedy. Its peak and time are simulated; then the planner gets its peak as the budget. `ratio` is
+the plan's overhead over recomputing nothing as a share of the row's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from trainfit import presets
+from trainfit._estimate import estimate_trace
+from trainfit._plan import Planner
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.solve import Found, Verdict, greedy, uniform
+from trainfit.trace import trace_step
+from trainfit.trace.placement import place_model
+
+PRESETS = ("llama3-1b", "gpt2-medium", "bert-large", "vit-large")
+GIB = 2**30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("presets", nargs="*", default=PRESETS, metavar="preset")
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--memory", choices=("allocated", "reserved"), default="allocated")
+    args = parser.parse_args()
+    print(f"{'':12} {'':26} {'peak GiB':>9} {'step ms':>9} {'overhead':>9} {'plan GiB':>9} {'plan':>9} {'ratio':>6}")
+    for name in args.presets:
+        planner = Planner(presets.build(name), find_gpu(args.gpu), args.memory, "expandable")
+        base_ns = planner.search.base.step_ns
+        print(f"{name:12} {'nothing recomputed':26} {planner.search.base.peak_bytes / GIB:9.2f} {base_ns / 1e6:9.2f}")
+        for way, verdict in ways(planner):
+            found = planner.search.within(verdict.peak_bytes)
+            theirs = verdict.step_ns / base_ns - 1
+            start = f"{name:12} {way:26} {verdict.peak_bytes / GIB:9.2f} {verdict.step_ns / 1e6:9.2f} {theirs:9.1%}"
+            if isinstance(found, Found):
+                ours = found.verdict.step_ns / base_ns - 1
+                print(f"{start} {found.verdict.peak_bytes / GIB:9.2f} {ours:9.1%} {ours / theirs:6.2f}", flush=True)
+            else:
+                print(f"{start} {'-':>9} smallest is {found.minimum_bytes / GIB:.2f}", flush=True)
+
+
+def ways(planner: Planner) -> Iterator[tuple[str, Verdict]]:
+    """The simpler ways, each with what the exact simulation says of it."""
+    for n in (1, 2, 3):
+        yield f"checkpoint every {('', '2nd ', '3rd ')[n - 1]}layer", checkpointed(planner, n)
+    problem = planner.problem
+    low, high = problem.peak(least(planner))[0], problem.peak((0,) * len(problem.class_of))[0]
+    for share in (25, 50, 75):
+        target = low + (high - low) * share // 100
+        for name, choose in (("uniform", uniform), ("greedy", greedy)):
+            choice = choose(problem, target)
+            if choice is not None and any(choice.options):
+                kept = tuple(problem.option(block, index).kept for block, index in enumerate(choice.options))
+                yield f"{name} at {share}%", planner.judge(kept)
+
+
+def least(planner: Planner) -> tuple[int, ...]:
+    """The option that keeps least, in every block."""
+    return tuple(len(planner.problem.menus[class_index]) - 1 for class_index in planner.problem.class_of)
+
+
+def checkpointed(planner: Planner, n: int) -> Verdict:
+    """Every n-th block under torch.utils.checkpoint, on the ghost GPU."""
+    names = planner.problem.memory.blocks[::n]
+
+    def build() -> nn.Module:
+        model = place_model(planner.step.model)
+        modules = dict(model.named_modules())
+        for name in names:
+            modules[name].forward = functools.partial(  # type: ignore[method-assign]
+                _checkpoint, modules[name].forward
+            )
+        return model
+
+    trace = trace_step(replace(planner.step, model=build), planner.gpu)
+    return planner.verdict(estimate_trace(trace, planner.gpu, planner.allocator), trace)
+
+
+def _checkpoint(forward: Any, *args: Any, **kwargs: Any) -> Any:
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+if __name__ == "__main__":
+    main()
