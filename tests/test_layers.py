@@ -39,6 +39,7 @@ ALLOWED = {
         *("__init__", "_estimate", "_plan_record", "apply", "cost", "errors", "fingerprint", "gpus", "records"),
         *("simulate", "solve", "step", "trace", "units"),
     },
+    "_verify": {"_plan_record", "errors", "step", "units"},
     "cli": {"__init__", "errors", "gpus", "presets", "units"},
     "__init__": {"errors", "step"},
     "__main__": {"cli"},

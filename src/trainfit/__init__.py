@@ -17,17 +17,33 @@ if TYPE_CHECKING:
     from trainfit._estimate import estimate as estimate
     from trainfit._plan import plan as plan
     from trainfit._plan_record import Plan as Plan
+    from trainfit._verify import Verification as Verification
+    from trainfit._verify import verify as verify
     from trainfit.ghost import assume_size as assume_size
     from trainfit.ghost import ghost_gpu as ghost_gpu
 
 __version__ = "0.1.0"
-__all__ = ["Estimate", "Plan", "Step", "__version__", "assume_size", "errors", "estimate", "ghost_gpu", "plan"]
+__all__ = [
+    "Estimate",
+    "Plan",
+    "Step",
+    "Verification",
+    "__version__",
+    "assume_size",
+    "errors",
+    "estimate",
+    "ghost_gpu",
+    "plan",
+    "verify",
+]
 
 _HOMES = {
     "Estimate": "trainfit._estimate",
     "estimate": "trainfit._estimate",
     "Plan": "trainfit._plan_record",
     "plan": "trainfit._plan",
+    "Verification": "trainfit._verify",
+    "verify": "trainfit._verify",
     "assume_size": "trainfit.ghost",
     "ghost_gpu": "trainfit.ghost",
 }

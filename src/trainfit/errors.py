@@ -67,6 +67,10 @@ class PlanMismatch(TrainfitError):
     """A planned block did something else than what was recorded of it."""
 
 
+class NoGpu(TrainfitError):
+    """What was asked for needs a real GPU, and there is none."""
+
+
 class BadPlan(UsageError):
     """A plan's file that cannot be read as one, or that was made for another model."""
 

@@ -146,6 +146,17 @@ class MemoryTimeline:
 
 
 @dataclass(frozen=True, slots=True)
+class StepTime:
+    """When a step's work ran: the CPU issues ops in order, each stream of the GPU runs its own in order."""
+
+    step_ns: int  # from the first op's issue until both CPU and GPU are done
+    gpu_busy_ns: int  # the sum of all kernels' times
+    host_ns: int  # how long the CPU issued and computed, waits for the GPU left out
+    phase_ns: tuple[tuple[Phase, int], ...]  # by what was running when time went by; sums to step_ns
+    ends_ns: tuple[int, ...]  # per op, when it was done; for an op without kernel, when the CPU was
+
+
+@dataclass(frozen=True, slots=True)
 class PeakMoment:
     """When the peak happens, in the user's words."""
 

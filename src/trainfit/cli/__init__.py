@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 
 from trainfit import __version__
-from trainfit.cli import calibrate, estimate, gpus, plan, show
+from trainfit.cli import calibrate, estimate, gpus, plan, show, verify
 from trainfit.errors import TrainfitError
 
 _EXAMPLES = """\
@@ -21,9 +21,10 @@ examples:
   trainfit estimate hf:path/config.json --batch 4 --seq 2048 --json
   trainfit plan llama3-8b --batch 2 --seq 8192 --gpu h100-80gb --budget 72GiB -o plan.json
   trainfit show plan.json
+  trainfit verify plan.json train.py:make_step
   trainfit gpus
 
-exit codes: 0 fine, 1 failed, 2 usage, 3 does not fit, 130 interrupted
+exit codes: 0 fine, 1 failed, 2 usage, 3 does not fit, 4 not verified, 130 interrupted
 """
 
 
@@ -41,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     estimate.add_parser(verbs)
     plan.add_parser(verbs)
     show.add_parser(verbs)
+    verify.add_parser(verbs)
     gpus.add_parser(verbs)
     calibrate.add_parser(verbs)
     return parser

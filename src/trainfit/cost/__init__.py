@@ -1,5 +1,6 @@
 """Stage `cost`: time per op on the target GPU, from a measured profile or the datasheet. Imports no torch."""
 
+from trainfit.cost.host import issue_times_ns
 from trainfit.cost.price import OpCost, Pricing, datasheet_pricing, price_ops, price_with, pricing_for, unpriced
 from trainfit.cost.profile import Profile, load_profile
 
@@ -8,6 +9,7 @@ __all__ = [
     "Pricing",
     "Profile",
     "datasheet_pricing",
+    "issue_times_ns",
     "load_profile",
     "price_ops",
     "price_with",

@@ -18,6 +18,14 @@ _VIEWS = ("view", "transpose", "slice")
 _MODULE_VIEWS = 6.0
 """A module costs as much CPU time as this many views, beyond its ops: fitted by least squares to the forward passes of 24
 small models whose kernels take no time."""
+_BACKWARD_VIEW = 1.4
+"""A view's backward in a step costs this many forward views (fitted likewise; a chain of views alone takes longer)."""
+_OPTIMIZER_IN_STEP = 2.3
+"""An optimizer that runs once per step is slower than one in a loop by this factor (fitted likewise)."""
+_FURTHER_KERNEL = 0.5
+"""Kernels that one op launches after its first cost this share of an op: no dispatch, only the launch."""
+_RECOMPUTE = 2.2
+"""A forward pass that is run again costs more: Python hooks see every tensor that is saved, and once more when it is used."""
 _ADAMW_LISTED = 13
 """Tensors per parameter in the lists of AdamW's multi-tensor calls, and the number of those calls."""
 _ADAMW_CALLS = 9
@@ -47,26 +55,28 @@ def reduce_host(timings: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
         "forward_view_ns": view_ns,
         "module_ns": _MODULE_VIEWS * view_ns,
         "backward_kernel_ns": statistics.median(backward[kind] for kind in _KERNELS),
-        "backward_view_ns": statistics.median(backward[kind] for kind in _VIEWS[:2]),
-        "optimizer_call_ns": max(calls_ns, 0) / _ADAMW_CALLS,
-        "optimizer_tensor_ns": per_parameter_ns / _ADAMW_LISTED,
+        "backward_view_ns": _BACKWARD_VIEW * view_ns,
+        "optimizer_call_ns": _OPTIMIZER_IN_STEP * max(calls_ns, 0) / _ADAMW_CALLS,
+        "optimizer_tensor_ns": _OPTIMIZER_IN_STEP * per_parameter_ns / _ADAMW_LISTED,
     }
     return {name: round(value) for name, value in costs.items()}
 
 
-def issue_times_ns(ops: Sequence[Op], launches: Sequence[bool], host: HostCosts) -> tuple[int, ...]:
-    """CPU time before each op's kernel is in the queue; `launches` says which ops have one."""
+def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
+    """CPU time before each op's kernels are in the queue; `kernels` says how many it has, 0 for a view."""
     times = []
     module = ""
-    for op, is_launch in zip(ops, launches, strict=True):
+    for op, count in zip(ops, kernels, strict=True):
+        further_ns = round(max(count - 1, 0) * _FURTHER_KERNEL * host.forward_kernel_ns)
         if op.phase is Phase.OPTIMIZER:
             listed = sum(len(value) for value in op.args if isinstance(value, tuple) and _is_tensor_list(value))
             times.append(host.optimizer_call_ns + listed * host.optimizer_tensor_ns)
         elif op.phase is Phase.BACKWARD:
-            times.append(host.backward_kernel_ns if is_launch else host.backward_view_ns)
+            times.append(further_ns + (host.backward_kernel_ns if count else host.backward_view_ns))
         else:
             entered = host.module_ns if op.module != module else 0
-            times.append(entered + (host.forward_kernel_ns if is_launch else host.forward_view_ns))
+            forward_ns = entered + further_ns + (host.forward_kernel_ns if count else host.forward_view_ns)
+            times.append(round(_RECOMPUTE * forward_ns) if op.phase is Phase.RECOMPUTE else forward_ns)
         module = op.module
     return tuple(times)
 

@@ -32,6 +32,8 @@ class OpCost:
     rule: str
     """The table that priced it; "roofline" when no rule knows the op, "free" when the GPU does nothing."""
     flops: int
+    kernels: int
+    """How many kernels it launches, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,12 +86,12 @@ def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
 def _price(op: Op, pricing: Pricing) -> OpCost:
     candidates = works(op, pricing.gpu.num_sms)
     if not candidates:
-        return OpCost(0, FREE, 0)
+        return OpCost(0, FREE, 0, 0)
     for work in candidates:
         table = pricing.profile.tables.get(_ROOFLINE_TABLE if work.rule == ROOFLINE else work.rule)
         if table is not None:
             copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
-            return OpCost(round(_time_ns(work, table, pricing)) + copies_ns, work.rule, work.flops)
+            return OpCost(round(_time_ns(work, table, pricing)) + copies_ns, work.rule, work.flops, work.kernels)
     raise BadProfile(
         f"the profile of the {pricing.profile.gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again"
     )

@@ -19,6 +19,7 @@ from typing import Any
 
 from trainfit.cost.classify import ROOFLINE, works
 from trainfit.cost.described import read_op
+from trainfit.cost.host import HostCosts, reduce_host
 from trainfit.cost.interpolate import Table
 from trainfit.errors import BadProfile, UnknownGpu
 from trainfit.gpus.catalogue import Gpu, find_gpu
@@ -41,11 +42,10 @@ class Profile:
     """The catalogue's row with the rates to which the ratios are relative."""
     torch_version: str
     tables: Mapping[str, Table]
-    host_ns: Mapping[str, float]
-    """Nanoseconds per call by kind of call; see `trainfit.cost.host`."""
+    host: HostCosts
 
 
-def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]], host: Mapping[str, Any]) -> dict[str, Any]:
+def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]], host: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """The profile, as JSON's values, of a calibration's raw samples."""
     gpu = find_gpu(str(header["gpu"]))
     ratios: dict[str, dict[tuple[float, ...], list[float]]] = {}
@@ -62,7 +62,7 @@ def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any
         ratios.setdefault(work.rule, {}).setdefault(place, []).append(measured_ns / work.ideal_ns(gpu))
     tables = {rule: _points(rule, points) for rule, points in sorted(ratios.items())}
     rates = {name: getattr(gpu, name) for name in _RATES}
-    return {**header, "schema": SCHEMA, "rates": rates, "host": dict(host), "tables": tables}
+    return {**header, "schema": SCHEMA, "rates": rates, "host": reduce_host(host), "tables": tables}
 
 
 def _points(rule: str, ratios: Mapping[tuple[float, ...], list[float]]) -> list[list[float]]:
@@ -106,8 +106,8 @@ def parse_profile(text: str, name: str) -> Profile:
         gpu = find_gpu(content["gpu"])
         rates = {rate: content["rates"][rate] for rate in _RATES}
         tables = {rule: _table(points) for rule, points in content["tables"].items()}
-        host_ns = {str(kind): float(value) for kind, value in content["host"].items()}
-        return Profile(replace(gpu, **rates), str(content["torch"]), tables, host_ns)
+        host = HostCosts(**{str(kind): int(value) for kind, value in content["host"].items()})
+        return Profile(replace(gpu, **rates), str(content["torch"]), tables, host)
     except UnknownGpu as error:
         raise BadProfile(f"{name} is of a GPU that trainfit does not know: {content['gpu']!r}", hint=error.hint) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:

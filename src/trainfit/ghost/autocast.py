@@ -1,7 +1,8 @@
 """Autocast for ghosts: what the C++ kernels of the AutocastCUDA key do, which skip tensors that are not on CUDA in C++.
 
 The op lists are torch's own (its "Autocast Op Reference"); the ops that really have an AutocastCUDA kernel are asked of
-the installed torch, so an op that torch adds later and these lists do not know is an error, not a silent difference.
+the installed torch, so calling one that these lists do not know is an error, not a silent difference. (Up to torch 2.12
+those with named dimensions are among them.)
 """
 
 from __future__ import annotations
@@ -133,7 +134,11 @@ def _argument_caster(
         return lambda args, kwargs: _cast_all(args, kwargs, cache, _widest(args, kwargs))
     if name in FLOAT32_BY_DTYPE_ARGUMENT or name in FLOAT32_BY_NORM_DTYPE:
         return _with_float32_dtype
-    raise NotImplementedError(f"autocast rule of aten.{name} is unknown: add it to trainfit/ghost/autocast.py")
+
+    def refuse(args: Any, kwargs: Any) -> tuple[Any, Any]:
+        raise NotImplementedError(f"autocast rule of aten.{name} is unknown: add it to trainfit/ghost/autocast.py")
+
+    return refuse
 
 
 def _is_castable(value: Any) -> bool:

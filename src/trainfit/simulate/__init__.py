@@ -2,5 +2,6 @@
 
 from trainfit.simulate.allocator import AllocatorMode, CachingAllocator
 from trainfit.simulate.memory import HiddenMemory, simulate_memory
+from trainfit.simulate.time import simulate_time
 
-__all__ = ["AllocatorMode", "CachingAllocator", "HiddenMemory", "simulate_memory"]
+__all__ = ["AllocatorMode", "CachingAllocator", "HiddenMemory", "simulate_memory", "simulate_time"]

@@ -18,10 +18,11 @@ does not depend on N. Rows: at the first and last block of each run, and at the 
 
     bytes - drops before (+ extra of the run, in backward) <= budget.
 
-The bound. Let options be mixed in any proportion, and extras and bends be nothing. The best mixture is a linear program over all
-options there are, of which few matter: it is solved over the menus, its duals are prices of kept bytes at each run, a
-minimum cut finds the best option at these prices, and it joins the menu if it is better than all that are in it. When
-none is, no option there is could improve the mixture: its time is below that of every plan (`Choice.bound_ns`).
+The bound. Let options be mixed in any proportion, and extras and bends be nothing. The best mixture is a linear
+program over all options there are, of which few matter: it is solved over the menus, its duals are prices of kept bytes
+at each run, a minimum cut finds the best option at these prices, and it joins the menu if it is better than all that
+are in it. When none is, no option there is could improve the mixture: its time is below that of every plan
+(`Choice.bound_ns`).
 """
 
 from __future__ import annotations

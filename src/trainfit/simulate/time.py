@@ -1,0 +1,46 @@
+"""Plays a step on two kinds of queue: the CPU issues ops one after the other, the GPU's streams run kernels in order.
+
+In: the ops, per op the CPU time to issue it and the GPU time to run it. Out: a `StepTime`.
+
+A kernel starts when it has been issued and its stream is free: start = max(issued, end of the stream's previous kernel).
+An op that reads a value back makes the CPU wait for the op's stream. A step starts with idle GPU and CPU.
+
+Invariants: kernels of a stream do not overlap; the step is no shorter than the CPU's time, nor than any stream's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trainfit.records import Op, Phase, StepTime
+
+KERNEL_GAP_NS = 1500
+"""What lies between two kernels of a busy stream: measured, steps that keep the GPU busy take 1.1 to 2 us per kernel more
+than their kernels do."""
+READS_BACK = frozenset({"aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default"})
+"""Ops whose result the CPU needs."""
+
+
+def simulate_time(
+    ops: Sequence[Op], issue_ns: Sequence[int], gpu_ns: Sequence[int], streams: Sequence[int] | None = None
+) -> StepTime:
+    """The step's timeline; an op whose GPU time is 0 launches nothing. `streams` is 0 for every op when None."""
+    host_now_ns = host_ns = done_ns = 0
+    free_at_ns: dict[int, int] = {}
+    phase_ns: dict[Phase, int] = {}
+    ends_ns = []
+    for index, (op, issue, duration) in enumerate(zip(ops, issue_ns, gpu_ns, strict=True)):
+        stream = streams[index] if streams is not None else 0
+        host_now_ns += issue
+        host_ns += issue
+        end_ns = host_now_ns
+        if duration:
+            start_ns = max(host_now_ns, free_at_ns.get(stream, -KERNEL_GAP_NS) + KERNEL_GAP_NS)
+            end_ns = free_at_ns[stream] = start_ns + duration
+        if op.name in READS_BACK:
+            end_ns = host_now_ns = max(host_now_ns, free_at_ns.get(stream, 0))
+        ends_ns.append(end_ns)
+        if end_ns > done_ns:
+            phase_ns[op.phase] = phase_ns.get(op.phase, 0) + end_ns - done_ns
+            done_ns = end_ns
+    return StepTime(done_ns, sum(gpu_ns), host_ns, tuple(phase_ns.items()), tuple(ends_ns))

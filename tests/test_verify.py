@@ -1,0 +1,123 @@
+"""`verify` without a GPU: what it makes of measurements, its gradients on the CPU, and its error where there is none."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import apply_zoo
+import trainfit
+from trainfit import _verify
+from trainfit._verify import Gradients, Verification
+from trainfit.apply import apply_decisions
+from trainfit.cli import main
+from trainfit.errors import BadStep, NoGpu
+from trainfit.records import BlockDecision
+
+GIB = 2**30
+AS_PLANNED = Verification(
+    gpu="h200",
+    torch="2.13.0",
+    memory="allocated",
+    budget_bytes=20 * GIB,
+    predicted_allocated_bytes=19 * GIB,
+    predicted_reserved_bytes=22 * GIB,
+    predicted_step_ns=200_000_000,
+    allocated_bytes=19 * GIB,
+    reserved_bytes=22 * GIB,
+    first_step_allocated_bytes=18 * GIB,
+    step_ns=204_000_000,
+    checkpointed_blocks=(),
+    gradients=Gradients(3, 3, 0.0),
+    noise=Gradients(3, 3, 0.0),
+)
+
+
+def failed(verification: Verification) -> list[str]:
+    return [check.name for check in verification.checks if not check.passed]
+
+
+def test_what_is_as_planned_passes() -> None:
+    assert AS_PLANNED.passed
+    assert failed(AS_PLANNED) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"first_step_allocated_bytes": 20 * GIB + 1}, "allocated within the budget"),
+        ({"memory": "reserved"}, "reserved within the budget"),
+        ({"allocated_bytes": int(19.02 * GIB)}, "peak allocated"),
+        ({"reserved_bytes": int(22.3 * GIB)}, "peak reserved"),
+        ({"step_ns": 211_000_000}, "step time"),
+        ({"step_ns": 189_000_000}, "step time"),
+        ({"checkpointed_blocks": ("layers.0",)}, "blocks that did something else"),
+        ({"gradients": Gradients(3, 2, 1e-6)}, "gradients"),
+        ({"gradients": Gradients(3, 2, 3e-6), "noise": Gradients(3, 2, 1e-6)}, "gradients"),
+    ],
+)
+def test_each_promise_is_checked(change: dict[str, object], name: str) -> None:
+    assert failed(replace(AS_PLANNED, **change)) == [name]  # type: ignore[arg-type]
+
+
+def test_gradients_as_near_to_eager_as_eager_is_pass() -> None:
+    noisy = replace(AS_PLANNED, gradients=Gradients(3, 1, 1.5e-6), noise=Gradients(3, 2, 1e-6))
+    assert noisy.passed
+
+
+def test_the_table_names_what_failed() -> None:
+    text = str(replace(AS_PLANNED, step_ns=300_000_000))
+    assert text.startswith("not verified on h200")
+    assert "FAIL step time" in text
+    assert "300.0 ms (+50.0%)" in text
+    assert "ok   peak allocated" in text
+
+
+def test_the_json_is_plain() -> None:
+    fields = json.loads(json.dumps(AS_PLANNED.to_json_dict()))
+    assert fields["passed"] is True
+    assert fields["gradients"] == {"count": 3, "equal": 3, "worst": 0.0}
+
+
+class PlanLike:
+    """As much of a plan as the comparison of gradients uses."""
+
+    def apply(self, model: nn.Module) -> object:
+        return apply_decisions(model, {"layers.0": BlockDecision(()), "layers.1": BlockDecision((12,))}, strict=True)
+
+
+def test_gradients_under_a_plan_are_compared_with_those_without() -> None:
+    case = apply_zoo.ready("transformer").case
+    step = trainfit.Step(model=case.build, batch=case.inputs, loss=case.loss)
+    run = _verify._Run(step, "cpu")
+    run.step()
+    planned, noise = _verify.compare_gradients(run, PlanLike())  # type: ignore[arg-type]
+    count = len(list(run.model.parameters()))
+    assert planned == noise == Gradients(count, count, 0.0)
+
+
+def test_a_difference_is_measured_relative_to_the_largest_entry() -> None:
+    found = _verify._compare(
+        [torch.tensor([1.0, 4.0]), torch.tensor([2.0])], [torch.tensor([1.5, 4.0]), torch.tensor([2.0])]
+    )
+    assert found == Gradients(count=2, equal=1, worst=0.125)
+
+
+def test_a_model_without_weights_cannot_be_run() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+    with pytest.raises(BadStep, match="on meta"):
+        _verify._Run(trainfit.Step(model=model, batch=(torch.ones(1, 2),)), "cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(NoGpu, match="finds no GPU"):
+        trainfit.verify(None, None)  # type: ignore[arg-type]
+    assert main(["verify", str(tmp_path / "none.json"), "gpt2"]) == 2
+    assert "none.json cannot be read" in capsys.readouterr().err
