@@ -143,27 +143,6 @@ def convolutions(dtype: torch.dtype, last: bool) -> list[Probe]:
     ]
 
 
-def recurrent() -> list[Probe]:
-    def run(kind: Any, sizes: tuple[int, int, int, int], dtype: torch.dtype, more: dict[str, Any]) -> None:
-        steps, rows, wide, width = sizes
-        module = on_device(kind(wide, width, **more), dtype)
-        shape = (rows, steps, wide) if more.get("batch_first") else (steps, rows, wide)
-        differentiate(lambda x: module(x)[0], tensor(*shape, dtype=dtype))
-
-    shapes = [(256, 32, 1024, 1024), (128, 64, 512, 512), (35, 20, 650, 650), (100, 1, 256, 256), (512, 16, 128, 256)]
-    kinds: list[dict[str, Any]] = [
-        {"num_layers": 1},
-        {"num_layers": 2},
-        {"num_layers": 2, "dropout": 0.2},
-        {"num_layers": 2, "bidirectional": True, "dropout": 0.2, "batch_first": True},
-        {"num_layers": 3, "bidirectional": True},
-    ]
-    return [
-        (f"{kind.__name__} TBIH={shape} {SHORT[dtype]} {more}", partial(run, kind, shape, dtype, more))
-        for kind, shape, dtype, more in product((nn.LSTM, nn.GRU, nn.RNN), shapes, (F32, BF16, F16), kinds)
-    ]
-
-
 def reductions() -> list[Probe]:
     shapes: list[tuple[tuple[int, ...], Any]] = [
         ((100_000_000,), None),
@@ -268,7 +247,6 @@ FAMILIES: dict[str, Callable[[], list[Probe]]] = {
         f"convolution {SHORT[dtype]}{' last' if last else ''}": partial(convolutions, dtype, last)
         for dtype, last in product((F32, BF16, F16), (False, True))
     },
-    "recurrent": recurrent,
     "reductions": reductions,
     "optimizers": optimizers,
 }

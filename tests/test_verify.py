@@ -1,4 +1,4 @@
-"""`verify` without a GPU: what it makes of measurements, its gradients on the CPU, and its error where there is none."""
+"""`verify` without a GPU: its verdicts, its gradients on the CPU, and its error where there is none."""
 
 from __future__ import annotations
 

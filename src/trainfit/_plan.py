@@ -33,6 +33,7 @@ from trainfit.solve import (
     frontier,
     greedy,
     nothing,
+    resident_storages,
     summarize,
 )
 from trainfit.solve.search import Kept
@@ -112,9 +113,14 @@ class Planner:
         trace, _ = self._base
         by_name = dict(self._programs)
         memory = base_memory(trace, list(by_name))
-        classes = {by_name[name]: None for name in memory.blocks}
+        classes = {by_name[name]: name for name in reversed(memory.blocks)}  # each with the first of its blocks
         graphs = tuple(
-            build_graph(program, [cost.time_ns for cost in price_ops(program.ops, self.gpu)]) for program in classes
+            build_graph(
+                program,
+                [cost.time_ns for cost in price_ops(program.ops, self.gpu)],
+                resident_storages(trace, name, program),
+            )
+            for program, name in classes.items()
         )
         class_index = {program: index for index, program in enumerate(classes)}
         return Problem(

@@ -6,7 +6,7 @@ simulation, passed in, that judges the result (`search`).
 
 from trainfit.solve.baselines import Baseline, every_nth, greedy, nothing, uniform
 from trainfit.solve.graph import build_graph
-from trainfit.solve.memory import BaseMemory, base_memory
+from trainfit.solve.memory import BaseMemory, base_memory, resident_storages
 from trainfit.solve.menu import frontier
 from trainfit.solve.milp import Choice, fastest_within, smallest_peak
 from trainfit.solve.replay import Option, evaluate
@@ -32,6 +32,7 @@ __all__ = [
     "frontier",
     "greedy",
     "nothing",
+    "resident_storages",
     "smallest_peak",
     "summarize",
     "uniform",

@@ -4,9 +4,10 @@ In: a `BlockProgram` and the time of each of its ops. Out: a frozen graph; no to
 
 A value is one version of a storage: an op that overwrites a storage makes its next version. After forward a storage
 holds its last version only, so only that can be kept; an earlier one, if a replayed op reads it, is rebuilt in memory
-of its own. Inputs, parameters and buffers are free: their last versions are at hand in backward whatever the block
-does. What may be kept is what somebody can hold: storages that autograd saves, and the outputs of submodules. The
-block's own outputs cost nothing to keep, because the next block holds them as its inputs.
+of its own. Parameters and buffers are free: their last versions are at hand in backward whatever the block does. What
+may be kept is what somebody can hold: inputs, storages that autograd saves, and the outputs of submodules. What is
+there at the end of forward in any case (an input that autograd saves, an output that the next block saves) costs
+nothing; an input that is not is paid for if the replay reads it.
 
 Opaque ops are never replayed. A random op is replayed only together with the random ops before it, back to the last
 moment at which the generator's state is known: the start of the block, or a tensor that autograd packed in between.
@@ -14,7 +15,7 @@ moment at which the generator's state is known: the start of the block, or a ten
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,10 +30,11 @@ class BlockGraph:
     """Values are numbered in the order in which they appear; `storage`, `nbytes` and `maker` are by value."""
 
     storage: tuple[int, ...]
-    nbytes: tuple[int, ...]  # what keeping the value costs; 0 for outputs of the block
+    nbytes: tuple[int, ...]  # what keeping the value costs; 0 if it is there in any case
     maker: tuple[int | None, ...]  # the op that makes the value; None for what comes from outside
-    is_free: tuple[bool, ...]  # at hand in backward without being kept
-    is_keepable: tuple[bool, ...]
+    is_free: tuple[bool, ...]  # at hand in backward at no cost
+    is_input: tuple[bool, ...]  # at hand in backward at the cost of `nbytes` if the replay reads it
+    is_keepable: tuple[bool, ...]  # by a decision
     needed: tuple[int, ...]  # values that backward reads, ascending, free ones left out
     reads: tuple[tuple[int, ...], ...]  # by op
     makes: tuple[tuple[int, ...], ...]  # by op
@@ -52,22 +54,31 @@ class BlockGraph:
         return sum(self.nbytes[value] for value in self.needed if self.is_cast[value])
 
 
-def build_graph(program: BlockProgram, time_ns: Sequence[int]) -> BlockGraph:
-    """The graph of `program`, whose ops take `time_ns`."""
+def build_graph(
+    program: BlockProgram, time_ns: Sequence[int], resident: Collection[int] | None = None
+) -> BlockGraph:
+    """The graph of `program`, whose ops take `time_ns`.
+
+    `resident` are the inputs and outputs that are there at the end of forward in any case; all of them when None.
+    """
     if len(time_ns) != len(program.ops):
         raise ValueError(f"{len(program.ops)} ops, but {len(time_ns)} times")
-    free = {ref.storage for ref in program.inputs} | {ref.storage for _, ref in program.parameters}
+    inputs, outputs = ({ref.storage for ref in refs} for refs in (program.inputs, program.outputs))
+    parameters = {ref.storage for _, ref in program.parameters}
+    there = inputs | outputs if resident is None else set(resident)
+    paid = inputs - parameters - there
+    free = inputs | parameters  # as far as decisions go
     storages, makers, current, reads, makes = _number_values(program, free)
     last = set(current.values())
     saved = {ref.storage for ref in program.saved}
     keepable = (saved | {storage for _, storage in program.submodule_outputs}) - free
-    outputs = {ref.storage for ref in program.outputs}
     opaque = set(program.opaque)
     return BlockGraph(
         storage=tuple(storages),
-        nbytes=tuple(0 if s in outputs else rounded_bytes(program.storage_bytes[s]) for s in storages),
+        nbytes=tuple(0 if s in there else rounded_bytes(program.storage_bytes[s]) for s in storages),
         maker=tuple(makers),
-        is_free=tuple(s in free and value in last for value, s in enumerate(storages)),
+        is_free=tuple(s in free - paid and value in last for value, s in enumerate(storages)),
+        is_input=tuple(s in paid and value in last for value, s in enumerate(storages)),
         is_keepable=tuple(s in keepable and value in last for value, s in enumerate(storages)),
         needed=tuple(sorted(current[s] for s in saved - free)),
         reads=tuple(reads),

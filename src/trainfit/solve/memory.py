@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainfit.records import Phase, Section, Trace
+from trainfit.records import BlockProgram, Op, Phase, Section, Trace
 from trainfit.solve.graph import rounded_bytes
 
 _AUTOGRAD_PHASES = (Phase.BACKWARD, Phase.RECOMPUTE)
@@ -96,6 +96,49 @@ class _Table:
             sizes, ops = self.backward, self.backward_op
         if most > sizes[position]:
             sizes[position], ops[position] = most, op
+
+
+def resident_storages(trace: Trace, block: str, program: BlockProgram) -> frozenset[int]:
+    """The program's inputs and outputs that are there at the end of forward in the unplanned step.
+
+    They are found by following the program through the block's ops in the trace. Where it cannot be followed to its end
+    all are taken to be there: the model is then too small by what is not, and the judge says so.
+    """
+    ends = {ref.storage for ref in (*program.inputs, *program.outputs)}
+    for index in dict.fromkeys(trace.steady_step):
+        section = trace.sections[index]
+        ops = [trace.ops[op] for op in range(section.first_op, section.last_op)]
+        backward = next((i for i, op in enumerate(ops, section.first_op) if op.phase in _AUTOGRAD_PHASES), None)
+        own = [op for op in ops if op.phase is Phase.FORWARD and _owner(op.module, {block}) is not None]
+        numbers = _followed(program, own)
+        if backward is None or numbers is None:
+            continue
+        gone = {event.storage for event in section.events if not event.is_alloc and event.op < backward}
+        return frozenset(storage for storage in ends if numbers.get(storage) not in gone)
+    return frozenset(ends)
+
+
+def _followed(program: BlockProgram, ops: Sequence[Op]) -> dict[int, int] | None:
+    """From the program's storages to the trace's; views, which the program leaves out, are skipped."""
+    numbers: dict[int, int] = {}
+    pending = iter(program.ops)
+    expected = next(pending, None)
+    for op in ops:
+        if expected is None or not _is_same(expected, op):
+            continue
+        for ours, theirs in (
+            *zip(expected.input_refs(), op.input_refs(), strict=False),
+            *zip(expected.outputs, op.outputs, strict=False),
+        ):
+            numbers.setdefault(ours.storage, theirs.storage)
+        expected = next(pending, None)
+    return None if expected is not None else numbers
+
+
+def _is_same(expected: Op, op: Op) -> bool:
+    names = {expected.name.replace("empty_strided", "empty_like"), expected.name}  # how a program says it
+    shapes = [ref.shape for ref in expected.outputs], [ref.shape for ref in op.outputs]
+    return op.name in names and shapes[0] == shapes[1]
 
 
 def _spans(trace: Trace, section: Section, block_names: Sequence[str]) -> dict[str, _Span]:

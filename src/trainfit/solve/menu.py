@@ -7,7 +7,7 @@ For a price of p/q ns per byte the best option is a minimum cut of this network 
     source -> op         q * time(op)       cut: the op is replayed; infinite if it is opaque
     op -> v_in           infinite           what is rebuilt is rebuilt by its op; an op's time is paid once
     source -> v_in       infinite           where v cannot be rebuilt: it comes from outside
-    v_in -> v_out        p * bytes(v)       cut: v is kept; 0 if v is free; infinite if v cannot be kept
+    v_in -> v_out        p * bytes(v)       cut: v is kept; 0 if v is free; infinite if v can be neither kept nor held
     v_out -> op          infinite           a replayed op finds what it reads
     v_out -> sink        infinite           backward finds what it needs
     other -> op          infinite           where replaying op requires replaying the other (random ops)
@@ -57,12 +57,13 @@ def frontier(graph: BlockGraph) -> tuple[Option, ...]:
 def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
     """The fastest option that keeps at most `kept_bytes`; of those, one that keeps least. None if there is none.
 
-    Variables: keep(v) for what can be kept, replay(op); all 0 or 1. A value that a replayed op reads, or that backward
+    Variables: keep(v) for what can be kept or held, replay(op); all 0 or 1. A value that a replayed op reads, or that backward
     needs, is kept or its op is replayed.
     """
     program = IntegerProgram()
     weight = sum(graph.nbytes) + 1  # time counts first, bytes break ties
-    keep = {v: program.add_binary(graph.nbytes[v]) for v, keepable in enumerate(graph.is_keepable) if keepable}
+    can_be_there = [value for value in range(len(graph.storage)) if graph.is_keepable[value] or graph.is_input[value]]
+    keep = {value: program.add_binary(graph.nbytes[value]) for value in can_be_there}
     replay = [program.add_binary(weight * ns) for ns in graph.time_ns]
     for op, opaque in enumerate(graph.is_opaque):
         if opaque:
@@ -126,7 +127,8 @@ def best_at_price(graph: BlockGraph, ns_price: int, byte_price: int, cast_price:
         network.add_edge(source if maker is None else first_op + maker, 2 * value, infinite)
         if graph.is_free[value]:
             continue  # v_out stays alone: whoever needs it finds it
-        network.add_edge(2 * value, 2 * value + 1, prices[value] if graph.is_keepable[value] else infinite)
+        can_be_there = graph.is_keepable[value] or graph.is_input[value]
+        network.add_edge(2 * value, 2 * value + 1, prices[value] if can_be_there else infinite)
     for op in range(num_ops):
         network.add_edge(source, first_op + op, infinite if graph.is_opaque[op] else ns_price * graph.time_ns[op])
         for value in graph.reads[op]:

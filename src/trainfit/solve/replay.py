@@ -21,7 +21,7 @@ class Option:
     """One way to run a block: what it keeps, and what that costs."""
 
     kept: tuple[int, ...]  # storage numbers of the program, ascending
-    kept_bytes: int
+    kept_bytes: int  # of these, and of inputs that are there for the replay's sake
     recompute_ns: int
     replayed: tuple[int, ...]  # ops of the program, in order
     replay_peak_bytes: int  # the most that the replay has allocated at one time
@@ -35,7 +35,7 @@ def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
     at_hand = {
         value
         for value, storage in enumerate(graph.storage)
-        if graph.is_free[value] or (graph.is_keepable[value] and storage in wanted)
+        if graph.is_free[value] or graph.is_input[value] or (graph.is_keepable[value] and storage in wanted)
     }
     replayed = _closure(graph, at_hand)
     if replayed is None:
@@ -48,7 +48,7 @@ def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
         if not graph.is_free[value] and value not in rebuilt and (value in graph.needed or value in read)
     )
     return Option(
-        kept=tuple(sorted(graph.storage[value] for value in used)),
+        kept=tuple(sorted(graph.storage[value] for value in used if not graph.is_input[value])),
         kept_bytes=sum(graph.nbytes[value] for value in used),
         recompute_ns=sum(graph.time_ns[op] for op in replayed),
         replayed=tuple(replayed),
