@@ -19,7 +19,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainfit import presets
-from trainfit._estimate import estimate_trace
 from trainfit._plan import Planner
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.solve import Found, Verdict, greedy, uniform
@@ -86,7 +85,7 @@ def checkpointed(planner: Planner, n: int) -> Verdict:
         return model
 
     trace = trace_step(replace(planner.step, model=build), planner.gpu)
-    return planner.verdict(estimate_trace(trace, planner.gpu, planner.allocator), trace)
+    return planner.verdict(planner.estimate(trace))
 
 
 def _checkpoint(forward: Any, *args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sweep
-from sweep import BF16, F16, F32, SHORT, Probe, differentiate, integers, on_device, tensor
+from sweep import BF16, F16, F32, SHORT, Probe, differentiate, integers, tensor
 
 
 def embedding() -> list[Probe]:

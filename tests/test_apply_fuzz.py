@@ -23,7 +23,7 @@ from apply_zoo import Cube, assert_same, holdable, plan
 from trainfit.apply import record_block
 from trainfit.records import BlockDecision
 
-NUM_BLOCKS = int(os.environ.get("TRAINFIT_FUZZ", "40"))
+NUM_BLOCKS = int(os.environ.get("TRAINFIT_FUZZ", "25"))
 WIDTH = 6
 Pool = list[torch.Tensor]
 Action = Callable[["RandomBlock", Pool, random.Random], torch.Tensor]

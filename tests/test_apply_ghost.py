@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from trainfit.apply import apply_decisions, record_block, record_blocks, structure_of
+from trainfit.apply import apply_decisions, record, record_block, record_blocks, structure_of
 from trainfit.ghost import ghost_gpu
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import BlockDecision, Phase, Trace
@@ -152,8 +153,32 @@ def test_the_listener_of_an_outer_ghost_does_not_hear_a_recording() -> None:
     assert [op.name for op in program.ops] == ["aten.exp.default", "aten.sin.default", "aten.cos.default"]
 
 
+def test_what_a_block_on_the_gpu_draws_on_the_host_is_put_back() -> None:
+    class Noise(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * torch.rand(4).to("cuda")
+
+    before = torch.get_rng_state()
+    with ghost_gpu("h200"):
+        program = record_block(Noise(), (torch.ones(4, 4, device="cuda", requires_grad=True),), {})
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [program.ops[op].name for op in program.opaque] == ["aten._to_copy.default"]  # nobody can repeat the copy
+
+
 def test_the_structure_on_the_gpu_is_not_that_on_the_cpu() -> None:
     x = torch.zeros(2, 16, 64, requires_grad=True)
     on_gpu = dict(record_blocks(step(Attention, x), H200))["layers.0"]
     on_cpu = record_block(Attention(), (x,), {})
     assert structure_of(on_gpu) != structure_of(on_cpu)
+
+
+def test_a_block_of_real_tensors_is_recorded_as_its_gpu_would_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with a GPU no ghost context is open; here the CPU's tensors stand for the GPU's."""
+    x = torch.zeros(2, 16, 64)
+    in_ghost = dict(record_blocks(step(Attention, x), H200))["layers.0"]
+    monkeypatch.setattr(record, "_device_of", lambda tensors: torch.device("cuda:0"))
+    block = Attention()
+    program = record_block(block, (x.clone().requires_grad_() * 1,), {}, gpu=H200)
+    assert program == in_ghost
+    assert block.qkv.weight.device.type == "cpu"
+    assert not torch.cuda.is_available()

@@ -13,7 +13,7 @@ from apply_zoo import ZOO, assert_same, holdable, plan, ready, run
 from trainfit.records import BlockDecision
 
 BRIEF = settings(
-    max_examples=15,
+    max_examples=8,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

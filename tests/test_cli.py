@@ -154,7 +154,8 @@ def test_json_is_all_that_is_on_stdout_whatever_the_target_prints(capsys: pytest
     assert sum(record["breakdown_bytes"].values()) == record["peak_allocated_bytes"]
     assert set(record) == set(
         "gpu torch allocator fits budget_bytes peak_allocated_bytes peak_reserved_bytes peak_at breakdown_bytes "
-        "num_parameters trace_seconds not_modelled".split()
+        "num_parameters trace_seconds not_modelled step_time_ms step_time_range_ms phase_time_ms gpu_busy_ms host_ms "
+        "launch_bound mfu time_source roofline_share samples_per_second tokens_per_second top_ops top_modules".split()
     )
     assert printed.err == "hello from train.py\n"
 
@@ -205,6 +206,12 @@ BAD = {
     "size without unit": (["gpt2", "--budget", "80"], 2, "the size '80' has no unit", "72GiB"),
     "no such file": (["trian.py:good"], 2, "there is no file trian.py", "current folder"),
     "no such function": (["train.py:god"], 2, "train.py has no function 'god'", "did you mean good?"),
+    "no such profile": (
+        ["gpt2", "--profile", "my.json"],
+        2,
+        "the profile my.json cannot be read",
+        "trainfit calibrate",
+    ),
     "no such config": (["hf:config.json"], 2, "there is no file config.json", "hf:PATH"),
     "not a step": (["train.py:gives_nothing"], 2, "returned a NoneType, not a trainfit.Step", "return trainfit.Step"),
     "batch of a function": (["train.py:good", "--batch", "2"], 2, "makes its own batch", "in the function"),

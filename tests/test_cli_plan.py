@@ -58,8 +58,8 @@ def test_a_plan_is_printed_written_and_shown_again(
     assert printed.endswith(f"Wrote {file}\n")
     made = Plan.load(file)
     assert made.predicted.peak_allocated_bytes <= 100 * 2**20
-    assert {block for decision in made.decisions for block in decision.blocks} >= {"layers.1", "layers.2"}
-    assert "recompute gelu" in printed
+    assert "layers.1" in made.block_decisions()
+    assert "layers.1  " in printed
     assert run("show", file) == 0
     assert capsys.readouterr().out == printed.removesuffix(f"Wrote {file}\n")
     assert run("show", file, "--diff", file) == 0

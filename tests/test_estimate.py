@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -10,8 +11,9 @@ from torch import nn
 
 import trainfit
 from trainfit import _estimate
-from trainfit.errors import BadSize, BadStep, UnknownGpu, UsageError
-from trainfit.gpus.catalogue import Gpu
+from trainfit.cost import pricing_for
+from trainfit.errors import BadProfile, BadSize, BadStep, UnknownGpu, UsageError
+from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, Trace
 
 MIB = 2**20
@@ -121,7 +123,29 @@ def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> No
     record = json.loads(json.dumps(estimate.to_json_dict()))
     assert record.pop("trace_seconds") >= 0
     assert len(record.pop("not_modelled")) == 3
+    host = pricing_for(find_gpu("h100-80gb")).profile.host
+    forward_ms = (host.module_ns + host.forward_view_ns) / 1e6  # no tensors, so no kernels: the CPU's time alone
+    backward_ms, optimizer_ms = host.backward_view_ns / 1e6, host.optimizer_call_ns / 1e6
+    step_ms = forward_ms + backward_ms + optimizer_ms
     assert record == {
+        "step_time_ms": round(step_ms, 3),
+        "step_time_range_ms": [round(0.8 * step_ms, 3), round(1.3 * step_ms, 3)],
+        "phase_time_ms": {
+            "forward": round(forward_ms, 3),
+            "recompute": 0.0,
+            "backward": round(backward_ms, 3),
+            "optimizer": round(optimizer_ms, 3),
+        },
+        "gpu_busy_ms": 0.0,
+        "host_ms": round(step_ms, 3),
+        "launch_bound": True,
+        "mfu": 0.0,
+        "time_source": "datasheet",
+        "roofline_share": 0.0,
+        "samples_per_second": None,
+        "tokens_per_second": None,
+        "top_ops": [],
+        "top_modules": [],
         "gpu": "h100-80gb",
         "torch": "2.13.0",
         "allocator": "classic",
@@ -155,6 +179,11 @@ def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
         "  temporaries       0 B   0.0%",
         "  workspaces        0 B   0.0%",
         "  other             0 B   0.0%",
+        "",
+        "time",
+        "  step      0.1 ms (0.1 to 0.1); launch-bound: the GPU waits 0.1 ms for the CPU",
+        "  GPU busy  0.0 ms, MFU 0.0%",
+        "  source    datasheet (datasheet, less certain)",
         "",
         "not modelled",
         "  the driver's context and loaded kernels: 600.0 MiB assumed, outside both peaks",
@@ -222,3 +251,63 @@ def test_momentum_adds_the_weight_s_bytes_once_more() -> None:
     plain, momentum = (trainfit.estimate(toy_step(momentum), "h200") for momentum in (0.0, 0.9))
     assert momentum.breakdown_bytes["optimizer"] == 4 * MIB
     assert momentum.peak_allocated_bytes == plain.peak_allocated_bytes + 4 * MIB
+
+
+# ---- Time -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_time_is_that_of_the_priced_ops() -> None:
+    step = trainfit.Step(
+        model=nn.Linear(4096, 4096, bias=False),
+        batch=(torch.empty(8, 1024, 4096),),
+        loss=lambda y: y.sum(),
+        micro_batches=2,
+    )
+    estimate = trainfit.estimate(step, "h200")
+    time = estimate.time
+    assert time is not None
+    assert (time.source, time.launch_bound, time.roofline_share) == ("profile", False, 0.0)
+    assert estimate.step_time_ms == time.step_ms >= time.gpu_busy_ms
+    assert sum(time.phase_ms.values()) == pytest.approx(time.step_ms)
+    # Forward and the weight's gradient, twice each; the batch needs no gradient. fp32 at 67 TFLOP/s.
+    arithmetic_ms = 4 * 2 * 8192 * 4096 * 4096 / 67e12 * 1e3
+    assert time.mfu == pytest.approx(arithmetic_ms / time.step_ms)
+    assert 0.6 < time.mfu < 1.0
+    assert time.samples_per_second == pytest.approx(2 * 8 / (time.step_ms / 1e3))
+    assert time.tokens_per_second is None
+    assert (time.top_ops[0].name, time.top_ops[0].count) == ("aten.mm.default", 4)
+
+
+def test_tokens_are_counted_and_layers_of_a_stack_are_one_module() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(100, 64)
+            self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            x = self.embed(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return x.sum()
+
+    estimate = trainfit.estimate(trainfit.Step(model=Model(), batch={"ids": torch.zeros(4, 16, dtype=torch.int64)}))
+    time = estimate.time
+    assert time is not None
+    assert time.launch_bound
+    assert time.tokens_per_second == pytest.approx(64 / (time.step_ms / 1e3))
+    assert time.samples_per_second == pytest.approx(4 / (time.step_ms / 1e3))
+    names = [share.name for share in time.top_modules]
+    assert "layers.*" in names
+    assert not any("layers.0" in name for name in names)
+
+
+def test_a_profile_that_is_missing_is_said_before_anything_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_estimate, "trace_step", lambda step, gpu: pytest.fail("traced"))
+    with pytest.raises(BadProfile, match=r"no_such\.json cannot be read"):
+        trainfit.estimate(STEP, profile="no_such.json")
+
+
+def test_an_estimate_without_time_says_so(estimate: trainfit.Estimate) -> None:
+    with pytest.raises(UsageError, match="has no time"):
+        dataclasses.replace(estimate, time=None).step_time_ms  # noqa: B018

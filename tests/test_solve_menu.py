@@ -19,12 +19,13 @@ from trainfit.solve.replay import evaluate
 FUZZ = settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
 
-def costs(drawn: BlockProgram, time_ns: list[int]) -> set[tuple[int, int]]:
+def costs(drawn: BlockProgram, time_ns: list[int], ends_stay: bool) -> set[tuple[int, int]]:
     """(bytes, ns) of every decision that serves backward, from the program itself and by the slowest means.
 
     A decision is a set of kept storages and a set of replayed ops. It is legal if the replay, run op by op, finds each
     version that it reads, writes into nothing but what it has made itself, and leaves what backward needs. A version is
-    told by how many ops have written the storage.
+    told by how many ops have written the storage. Unless its ends stay in any case, the block pays for its input if the
+    replay reads it, and for its output if it keeps it.
     """
     free = {0, 1}
     writers: dict[int, list[int]] = {}
@@ -43,11 +44,12 @@ def costs(drawn: BlockProgram, time_ns: list[int]) -> set[tuple[int, int]]:
         for kept in subsets(keepable):
             at_hand = {(s, last[s]) for s in free | set(kept)}
             rebuilt: set[tuple[int, int]] = set()
-            legal = True
+            legal, reads_input = True, False
             for i in replayed:
                 for r in drawn.ops[i].input_refs():
                     version = (r.storage, sum(w < i for w in writers.get(r.storage, ())))
                     legal &= version in at_hand or version in rebuilt
+                    reads_input |= r.storage == 0
                 for out in drawn.ops[i].outputs:
                     version = (out.storage, sum(w < i for w in writers[out.storage]))
                     overwrites = drawn.ops[i].name == "aten.add_.Tensor"
@@ -55,7 +57,8 @@ def costs(drawn: BlockProgram, time_ns: list[int]) -> set[tuple[int, int]]:
                     rebuilt.discard(version)
                     rebuilt.add((out.storage, version[1] + 1))
             if legal and all((s, last[s]) in at_hand | rebuilt for s in saved):
-                nbytes = sum(drawn.storage_bytes[s] for s in kept if s not in outputs)
+                nbytes = sum(drawn.storage_bytes[s] for s in kept if not (ends_stay and s in outputs))
+                nbytes += drawn.storage_bytes[0] if reads_input and not ends_stay else 0
                 found.add((nbytes, sum(time_ns[i] for i in replayed)))
     return found
 
@@ -74,11 +77,13 @@ def random_ops_are_together(drawn: BlockProgram, replayed: set[int]) -> bool:
 
 
 @FUZZ
-@given(programs(max_ops=6))
-def test_the_frontier_is_the_lower_envelope_of_every_legal_decision(case: tuple[BlockProgram, list[int]]) -> None:
+@given(programs(max_ops=6), st.booleans())
+def test_the_frontier_is_the_lower_envelope_of_every_legal_decision(
+    case: tuple[BlockProgram, list[int]], ends_stay: bool
+) -> None:
     drawn, time_ns = case
-    options = frontier(build_graph(drawn, time_ns))
-    points = costs(drawn, time_ns)
+    options = frontier(build_graph(drawn, time_ns, None if ends_stay else ()))
+    points = costs(drawn, time_ns, ends_stay)
     assert {(o.kept_bytes, o.recompute_ns) for o in options} <= points
     fastest = min(points, key=lambda p: (p[1], p[0]))
     smallest = min(points)
@@ -92,14 +97,14 @@ def test_the_frontier_is_the_lower_envelope_of_every_legal_decision(case: tuple[
 
 
 @FUZZ
-@given(programs(max_ops=6), st.integers(0, 20))
+@given(programs(max_ops=6), st.integers(0, 20), st.booleans())
 def test_the_fastest_option_within_a_cap_is_that_of_brute_force(
-    case: tuple[BlockProgram, list[int]], cap_units: int
+    case: tuple[BlockProgram, list[int]], cap_units: int, ends_stay: bool
 ) -> None:
     drawn, time_ns = case
     cap_bytes = cap_units * UNIT
-    option = option_within(build_graph(drawn, time_ns), cap_bytes)
-    legal = [(ns, nbytes) for nbytes, ns in costs(drawn, time_ns) if nbytes <= cap_bytes]
+    option = option_within(build_graph(drawn, time_ns, None if ends_stay else ()), cap_bytes)
+    legal = [(ns, nbytes) for nbytes, ns in costs(drawn, time_ns, ends_stay) if nbytes <= cap_bytes]
     if option is None:
         assert not legal
     else:
@@ -242,3 +247,14 @@ def test_a_long_chain_needs_no_recursion() -> None:
 def test_a_negative_capacity_is_refused() -> None:
     with pytest.raises(ValueError, match="0 -> 1 has capacity -1"):
         Network(2).add_edge(0, 1, -1)
+
+
+def test_an_input_that_would_be_gone_is_paid_for_by_whoever_replays_from_it() -> None:
+    # The input takes 5 units; 2 is rebuilt from it in 1 ns, 3 from 2 in 4.
+    cast = program(
+        [op("aten.f.default", [0], [2]), op("aten.g.default", [2], [3])], [5, 1, 4, 4], inputs=[0], saved=[2, 3]
+    )
+    assert options_of(cast, [1, 4]) == [((2, 3), 8, 0, ()), ((3,), 4, 1, (0,)), ((), 0, 5, (0, 1))]
+    options = frontier(build_graph(cast, [1, 4], resident=()))
+    # Dropping 2 alone would save 4 units and hold 5. Dropping 3 saves 4; the input takes the place of 2 for nothing.
+    assert [(o.kept, o.kept_bytes // UNIT, o.recompute_ns) for o in options] == [((2, 3), 8, 0), ((2,), 4, 4)]

@@ -1,4 +1,4 @@
-"""`estimate`: the stages in a row, Step -> trace -> simulate -> `Estimate`, and the record that comes out.
+"""`estimate`: the stages in a row, Step -> trace -> price -> simulate -> `Estimate`, and the record that comes out.
 
 This file composes the stages and has no logic of theirs. It is not called estimate.py, because importing a submodule of
 that name would put the module where the public function `trainfit.estimate` is.
@@ -7,9 +7,13 @@ that name would put the module where the public function `trainfit.estimate` is.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from trainfit._time_estimate import TimeEstimate, time_step
+from trainfit.cost import load_profile, pricing_for
 from trainfit.errors import BadStep, UsageError
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
@@ -45,6 +49,17 @@ class Estimate:
     timeline: tuple[TimelinePoint, ...]
     """Allocated bytes per category after each op of the step."""
     not_modelled: tuple[str, ...]
+    time: TimeEstimate | None = None
+    """How long the step takes; None in an estimate that was read from a plan's file."""
+
+    @property
+    def step_time_ms(self) -> float:
+        """How long a step takes, from its first op's issue until CPU and GPU are done."""
+        if self.time is None:
+            raise UsageError(
+                "this estimate has no time", hint="estimate the step again; a plan's file keeps memory only"
+            )
+        return self.time.step_ms
 
     def fits(self, budget: str | None = None) -> bool:
         """Whether the reserved peak is within `budget` ("80GiB", "90%"), or within `budget_bytes` when None."""
@@ -67,6 +82,7 @@ class Estimate:
             "num_parameters": self.num_parameters,
             "trace_seconds": round(self.trace_seconds, 3),
             "not_modelled": list(self.not_modelled),
+            **(self.time.to_json_dict() if self.time is not None else {}),
         }
 
     def __str__(self) -> str:
@@ -74,11 +90,18 @@ class Estimate:
 
 
 def estimate(
-    step: Step, gpu: str = "h200", *, allocator: AllocatorMode = "classic", budget: str | None = None
+    step: Step,
+    gpu: str = "h200",
+    *,
+    allocator: AllocatorMode = "classic",
+    budget: str | None = None,
+    profile: str | Path | None = None,
 ) -> Estimate:
-    """Predict the memory of one training step on `gpu`, without one.
+    """Predict the memory and the time of one training step on `gpu`, without one.
 
     `budget` is a size such as "72GiB" or "90%" of the GPU; when None, the GPU's memory less the driver's context.
+    `profile` is a file that `trainfit calibrate` wrote on such a GPU; when None, the one that comes with the package if
+    there is one, else the datasheet.
     """
     if not isinstance(step, Step):
         raise BadStep(
@@ -88,10 +111,32 @@ def estimate(
         raise UsageError(f"no allocator is called {allocator!r}", hint=f"pass {' or '.join(ALLOCATORS)}")
     target = find_gpu(gpu)
     budget_bytes = free_bytes(target) if budget is None else parse_bytes(budget, of_bytes=target.memory_bytes)
+    pricing = pricing_for(target, None if profile is None else load_profile(profile))
     start = time.perf_counter()
     trace = trace_step(step, target)
     trace_seconds = time.perf_counter() - start
-    return replace(estimate_trace(trace, target, allocator), budget_bytes=budget_bytes, trace_seconds=trace_seconds)
+    result = estimate_trace(trace, target, allocator)
+    return replace(
+        result,
+        budget_bytes=budget_bytes,
+        trace_seconds=trace_seconds,
+        time=_with_throughput(time_step(trace, pricing), step),
+    )
+
+
+def _with_throughput(step_time: TimeEstimate, step: Step) -> TimeEstimate:
+    """Samples are the first dimension of the batch's first tensor, tokens the elements of its first integers."""
+    values = step.batch.values() if isinstance(step.batch, Mapping) else step.batch
+    tensors = [value for value in values if getattr(value, "ndim", 0) >= 1]
+    if not tensors or not step_time.step_ms:
+        return step_time
+    per_second = step.micro_batches / (step_time.step_ms / 1e3)
+    ids = next((tensor for tensor in tensors if tensor.ndim == 2 and not tensor.is_floating_point()), None)
+    return replace(
+        step_time,
+        samples_per_second=tensors[0].shape[0] * per_second,
+        tokens_per_second=None if ids is None else ids.numel() * per_second,
+    )
 
 
 def free_bytes(gpu: Gpu) -> int:

@@ -14,13 +14,16 @@ from typing import Any, Literal
 import trainfit
 from trainfit._estimate import Estimate, estimate_trace, free_bytes
 from trainfit._plan_record import SCHEMA, Decision, MemoryKind, Plan, Row, for_plan
+from trainfit._time_estimate import time_step
 from trainfit.apply import apply_decisions, record_blocks, structure_of
-from trainfit.cost import price_ops
+from trainfit.cost import Pricing, issue_times_ns, price_with, pricing_for
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.fingerprint import fingerprint
 from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.gpus.hidden import hidden_memory
 from trainfit.records import BlockDecision, BlockProgram, Trace
 from trainfit.simulate import AllocatorMode
+from trainfit.simulate.time import KERNEL_GAP_NS
 from trainfit.solve import (
     Found,
     Infeasible,
@@ -32,7 +35,6 @@ from trainfit.solve import (
     every_nth,
     frontier,
     greedy,
-    nothing,
     resident_storages,
     summarize,
 )
@@ -105,21 +107,18 @@ class Planner:
 
     @cached_property
     def search(self) -> Search:
-        return Search(self.problem, self.judge, self.verdict(self._base[1], self._base[0]))
+        return Search(self.problem, self.judge, self.verdict(self._base[1]))
 
     @cached_property
     def problem(self) -> Problem:
         """The step as its blocks' menus and its memory with nothing recomputed."""
         trace, _ = self._base
         by_name = dict(self._programs)
-        memory = base_memory(trace, list(by_name))
+        hidden = hidden_memory(self.gpu, trace.torch_version)
+        memory = base_memory(trace, list(by_name), hidden.temporaries)
         classes = {by_name[name]: name for name in reversed(memory.blocks)}  # each with the first of its blocks
         graphs = tuple(
-            build_graph(
-                program,
-                [cost.time_ns for cost in price_ops(program.ops, self.gpu)],
-                resident_storages(trace, name, program),
-            )
+            build_graph(program, self._recompute_ns(program), resident_storages(trace, name, program))
             for program, name in classes.items()
         )
         class_index = {program: index for index, program in enumerate(classes)}
@@ -128,7 +127,7 @@ class Planner:
             class_of=tuple(class_index[by_name[name]] for name in memory.blocks),
             graphs=graphs,
             menus=tuple(frontier(graph) for graph in graphs),
-            base_ns=self._step_ns(trace),
+            base_ns=self.verdict(self._base[1]).step_ns,
         )
 
     def make_plan(self, found: Found, budget_bytes: int) -> Plan:
@@ -155,7 +154,7 @@ class Planner:
     @cached_property
     def _base(self) -> tuple[Trace, Estimate]:
         trace = trace_step(self.step, self.gpu)
-        return trace, estimate_trace(trace, self.gpu, self.allocator)
+        return trace, self.estimate(trace)
 
     @cached_property
     def _programs(self) -> tuple[tuple[str, BlockProgram], ...]:
@@ -180,18 +179,31 @@ class Planner:
             return model
 
         trace = trace_step(replace(self.step, model=planned_model), self.gpu)
-        self._judged[kept] = estimate_trace(trace, self.gpu, self.allocator)
-        return self.verdict(self._judged[kept], trace)
+        self._judged[kept] = self.estimate(trace)
+        return self.verdict(self._judged[kept])
 
-    def verdict(self, estimate: Estimate, trace: Trace) -> Verdict:
-        """A traced step as the search sees it: the peak that the budget binds, and the time."""
+    def verdict(self, estimate: Estimate) -> Verdict:
+        """An estimate as the search sees it: the peak that the budget binds, and the time."""
         peak_bytes = estimate.peak_reserved_bytes if self.memory == "reserved" else estimate.peak_allocated_bytes
-        return Verdict(peak_bytes, self._step_ns(trace))
+        return Verdict(peak_bytes, round(estimate.step_time_ms * 1e6))
 
-    def _step_ns(self, trace: Trace) -> int:
-        sections = (trace.sections[index] for index in trace.steady_step)
-        ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
-        return sum(cost.time_ns for cost in price_ops(ops, self.gpu))
+    def _recompute_ns(self, program: BlockProgram) -> list[int]:
+        """What each op adds to the step when it is replayed: its kernels, or where the GPU waits for the CPU, more."""
+        costs = price_with(program.ops, self._pricing)
+        gpu_ns = [cost.time_ns and cost.time_ns + KERNEL_GAP_NS for cost in costs]
+        time = self._base[1].time
+        if time is None or not time.launch_bound:
+            return gpu_ns
+        host_ns = issue_times_ns(program.ops, [cost.kernels for cost in costs], self._pricing.profile.host)
+        return [max(pair) for pair in zip(gpu_ns, host_ns, strict=True)]
+
+    @cached_property
+    def _pricing(self) -> Pricing:
+        return pricing_for(self.gpu)
+
+    def estimate(self, trace: Trace) -> Estimate:
+        """Memory and time of a traced step."""
+        return replace(estimate_trace(trace, self.gpu, self.allocator), time=time_step(trace, self._pricing))
 
     @cached_property
     def _fingerprint(self) -> tuple[str, ...]:
@@ -204,7 +216,8 @@ class Planner:
 
     def _rows(self, found: Found, budget_bytes: int) -> tuple[Row, ...]:
         problem, base = self.problem, self.search.base
-        offset = base.peak_bytes - problem.peak(nothing(problem).options)[0]
+        # What the linear model leaves out is taken to be what it leaves out of the plan.
+        offset = found.verdict.peak_bytes - found.choice.problem.peak(found.choice.options)[0]
         baselines = [every_nth(problem, 1), every_nth(problem, 2), greedy(problem, budget_bytes - offset)]
         rows = [("nothing recomputed", base.peak_bytes, base.step_ns, True)]
         rows += [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 # Fields of an Estimate that are not in the file, and what they are when it is loaded.
-_NOT_IN_FILE: dict[str, Any] = {"timeline": (), "trace_seconds": 0.0, "not_modelled": ()}
+_NOT_IN_FILE: dict[str, Any] = {"timeline": (), "trace_seconds": 0.0, "not_modelled": (), "time": None}
 
 MemoryKind = Literal["reserved", "allocated"]
 

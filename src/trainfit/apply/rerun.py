@@ -1,7 +1,7 @@
 """`Rerun`: plain checkpointing of one call of a block, for blocks that do not do what was recorded of them.
 
 In: the call's arguments and the states (generators, autocast) in which it began. The first tensor that is asked for
-runs the block's forward again and collects everything that autograd saves there; each is handed out once.
+runs the block's forward again and collects everything that autograd saves there, until it is released.
 """
 
 from __future__ import annotations
@@ -76,7 +76,16 @@ class Rerun:
                 f"block {self._name} saved fewer tensors when it was run again: number {save} is missing",
                 hint="its forward must do the same when it is called again with the same arguments",
             )
-        return self._collected.pop(save)
+        return self._collected[save]
+
+    def has(self, save: int) -> bool:
+        return save in self._collected
+
+    def release(self, save: int) -> None:
+        self._collected.pop(save, None)
+
+    def let_go(self) -> None:
+        self._collected.clear()
 
     def _run(self) -> None:
         collected: list[torch.Tensor] = []

@@ -26,13 +26,16 @@ from trainfit.ghost.tensor import Ghost
 
 
 class Dropped:
-    """What autograd holds in place of a dropped tensor."""
+    """What autograd holds in place of a dropped tensor; it dies when its node is done, and what was rebuilt for it."""
 
     __slots__ = ("call", "save")
 
     def __init__(self, call: Call, save: int) -> None:
         self.call = call
         self.save = save
+
+    def __del__(self) -> None:
+        self.call.release(self.save)
 
 
 def unpack(packed: Any) -> torch.Tensor:
@@ -44,22 +47,25 @@ def unpack(packed: Any) -> torch.Tensor:
     return tensor
 
 
-def check_version(tensor: torch.Tensor, version: int) -> None:
+def check_version(tensor: torch.Tensor, version: int, use: str = "") -> None:
     """Autograd's error for a saved tensor that was changed since; it looks itself only at tensors without hooks."""
     if tensor._version != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"[{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; "
-            f"expected version {version} instead."
+            f"expected version {version} instead.{use}"
         )
+
+
+RECOMPUTED_FROM = " A planned block recomputes what it dropped from this tensor: change a copy of it instead."
 
 
 class Call:
     """One forward of a planned block, until its graph is gone."""
 
     __slots__ = (
-        "__weakref__", "compiled", "device", "held", "held_weakly", "lookup", "module", "on_replay", "parameters",
-        "rebuilt", "rerun", "states", "witnesses",
+        "__weakref__", "compiled", "device", "held", "held_weakly", "lookup", "marks", "module", "on_replay",
+        "parameters", "rebuilt", "rerun", "states", "witnesses",
     )  # fmt: skip
 
     def __init__(
@@ -78,7 +84,8 @@ class Call:
         self.held: dict[int, tuple[torch.Tensor, int]] = {}  # value -> (tensor, version), until the first replay
         self.held_weakly: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self.parameters: dict[str, tuple[torch.Tensor, int]] = {}
-        self.rebuilt: dict[int, list[Any]] = {}  # value -> [tensor, saves that are still to be asked for]
+        self.marks = dict(compiled.plan.rebuilt)  # value -> `Dropped` marks that stand for views of it
+        self.rebuilt: dict[int, torch.Tensor] = {}
         self.states: dict[int, GeneratorStates] = {}
         self.witnesses: dict[int, tuple[torch.Tensor, int]] = {}
         self.rerun: Rerun | None = None
@@ -86,17 +93,31 @@ class Call:
     def get(self, save: int) -> torch.Tensor:
         """The tensor that autograd packed as number `save`."""
         if self.rerun is not None:
+            if not self.rerun.has(save):
+                torch_compat.after_backward(_letting_go(weakref.ref(self)))
             return self.rerun.get(save)
         if save in self.witnesses:
             check_version(*self.witnesses[save])
         value = self.compiled.plan.saved_values[save]
         if value not in self.rebuilt:
             self._replay()
-        entry = self.rebuilt[value]
-        entry[1] -= 1
-        if not entry[1]:
-            del self.rebuilt[value]
-        return self.compiled.returns[save].of(entry[0])
+        return self.compiled.returns[save].of(self.rebuilt[value])
+
+    def release(self, save: int) -> None:
+        """The mark for `save` is gone: what was rebuilt for it goes with the last one of its storage."""
+        if self.rerun is not None:
+            self.rerun.release(save)
+            return
+        value = self.compiled.plan.saved_values[save]
+        self.marks[value] -= 1
+        if not self.marks[value]:
+            self.rebuilt.pop(value, None)
+
+    def let_go(self) -> None:
+        """A backward pass is over: with a retained graph, or one that ran in part, something may be left."""
+        self.rebuilt.clear()
+        if self.rerun is not None:
+            self.rerun.let_go()
 
     def _replay(self) -> None:
         self.on_replay()
@@ -112,18 +133,19 @@ class Call:
             finally:
                 if outer_states is not None:
                     outer_states.restore()
-        self.rebuilt = {value: [environment[value], uses] for value, uses in self.compiled.plan.rebuilt}
-        torch_compat.after_backward(_clearing(weakref.ref(self)))
+        self.rebuilt = {value: environment[value] for value, marks in self.marks.items() if marks}
+        torch_compat.after_backward(_letting_go(weakref.ref(self)))
 
     def _at_hand(self) -> Iterator[tuple[int, torch.Tensor]]:
         """What the replay starts from. What autograd holds too is held weakly from now on, so that it goes when its
         node is done; a second replay (retain_graph) finds it still there."""
         for name, value in self.compiled.parameters:
             tensor, version = self.parameters[name]
-            now = self.lookup(name) if isinstance(tensor, nn.Parameter) else tensor  # FSDP brings other tensors
-            if now is tensor:
-                check_version(tensor, version)
-            yield value, now.detach()
+            if not tensor.untyped_storage().nbytes() and tensor.numel():
+                tensor = self.lookup(name)  # a sharded parameter was let go after forward, and another gathered since
+            else:
+                check_version(tensor, version, RECOMPUTED_FROM)
+            yield value, tensor.detach()
         kept_by_autograd = set(self.compiled.holds.values())
         for value, (reference, version) in self.held_weakly.items():
             tensor_or_none = reference()
@@ -131,7 +153,7 @@ class Call:
             check_version(tensor_or_none, version)
             yield value, tensor_or_none
         for value, (tensor, version) in list(self.held.items()):
-            check_version(tensor, version)
+            check_version(tensor, version, RECOMPUTED_FROM)
             yield value, tensor
             if value in kept_by_autograd:
                 self.held_weakly[value] = (weakref.ref(tensor), version)
@@ -169,13 +191,13 @@ class Call:
             environment.pop(value, None)
 
 
-def _clearing(reference: weakref.ref[Call]) -> Callable[[], None]:
-    def clear() -> None:
+def _letting_go(reference: weakref.ref[Call]) -> Callable[[], None]:
+    def let_go() -> None:
         call = reference()
         if call is not None:
-            call.rebuilt.clear()
+            call.let_go()
 
-    return clear
+    return let_go
 
 
 class Packer:

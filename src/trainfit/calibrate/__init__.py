@@ -3,7 +3,7 @@
 In: the path of the profile. Out: that file, JSON. Takes some minutes; what was measured is kept beside the profile in
 `<profile>.partial` as it comes, so that a run that was cut short goes on where it stopped.
 
-Run as a program it needs nothing but torch: `python -m trainfit calibrate -o my_gpu.json`.
+Raw samples stay in the partial file, so that the profile can be made again when the rules change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import dataclasses
 import json
 import platform
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +22,15 @@ import torch
 from trainfit.calibrate import compute, memory
 from trainfit.calibrate.host import host_costs
 from trainfit.calibrate.measure import Sample, measure
+from trainfit.cost.profile import reduce_samples, write_profile
 from trainfit.errors import UsageError
+from trainfit.gpus.catalogue import find_gpu
 
-SCHEMA = 1
+RAW_SCHEMA = 1
 WORKLOADS_PER_CHUNK = 40
 """What is lost at most when a run is cut short."""
+ATTEMPTS = 2
+"""A chunk that was begun so often and never finished hangs or crashes on this machine: it is left out."""
 
 Group = tuple[str, int, list[Callable[[], Any]]]
 
@@ -46,7 +51,10 @@ def groups() -> list[Group]:
         ("images", 3, memory.images()),
         ("batched matmul", 3, [*compute.batched_products(), *compute.grouped_products()]),
         ("matmul fp16", 3, compute.matmuls(fp16, (1024, 4096, 8192), every=3)),
-        ("recurrent", 3, compute.recurrents()),
+        ("hidden sizes fp32", 2, compute.hidden_products(fp32, (4096, 8192))),
+        ("window attention", 2, compute.window_attentions()),
+        ("more convolution", 2, compute.more_convolutions()),
+        ("recurrent", 1, compute.recurrents()),
     ]
 
 
@@ -54,6 +62,7 @@ def calibrate(path: Path, report: Callable[[str], None]) -> None:
     """Measure everything and write the profile; `report` gets a line of progress per chunk of work."""
     if not torch.cuda.is_available():
         raise UsageError("torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of")
+    find_gpu(torch.cuda.get_device_name())  # a GPU that the catalogue lacks is told so now, not after minutes
     torch.manual_seed(0)
     partial_path = path.with_name(path.name + ".partial")
     header, done = _resume(partial_path)
@@ -71,30 +80,37 @@ def calibrate(path: Path, report: Callable[[str], None]) -> None:
             keep({"chunk": "host", "host": host_costs()})
         known = {_signature(record["sample"]) for record in done if "sample" in record}
         finished = {record["chunk"] for record in done if "chunk" in record}
-        for name, repeats, workloads in groups():
-            for first in range(0, len(workloads), WORKLOADS_PER_CHUNK):
-                chunk = f"{name} {first}"
-                if chunk in finished:
-                    continue
-                count = 0
-                for result in measure(workloads[first : first + WORKLOADS_PER_CHUNK], repeats, known):
-                    if isinstance(result, Sample):
-                        keep({"sample": dataclasses.asdict(result)})
-                        count += 1
-                    else:
-                        keep({"failed": result})
-                keep({"chunk": chunk})
-                elapsed_s = time.monotonic() - start_s
-                report(
-                    f"{name}: {min(first + WORKLOADS_PER_CHUNK, len(workloads))} of {len(workloads)}, {count} new ops, {elapsed_s:.0f} s"
-                )
+        begun = Counter(record["begun"] for record in done if "begun" in record)
+        for chunk, repeats, workloads in _chunks():
+            if chunk in finished:
+                continue
+            if begun[chunk] >= ATTEMPTS:
+                report(f"{chunk}: left out, it did not finish in {ATTEMPTS} runs")
+                continue
+            keep({"begun": chunk})
+            count = 0
+            for result in measure(workloads, repeats, known):
+                if isinstance(result, Sample):
+                    keep({"sample": dataclasses.asdict(result)})
+                    count += 1
+                else:
+                    keep({"failed": result})
+            keep({"chunk": chunk})
+            report(f"{chunk}: {len(workloads)} workloads, {count} new ops, {time.monotonic() - start_s:.0f} s")
     _write(path, partial_path)
+
+
+def _chunks() -> Iterator[tuple[str, int, list[Callable[[], Any]]]]:
+    """The groups cut into pieces, each with a name of its own."""
+    for name, repeats, workloads in groups():
+        for first in range(0, len(workloads), WORKLOADS_PER_CHUNK):
+            yield f"{name} {first}", repeats, workloads[first : first + WORKLOADS_PER_CHUNK]
 
 
 def _header() -> dict[str, Any]:
     properties = torch.cuda.get_device_properties(0)
     return {
-        "schema": SCHEMA,
+        "schema": RAW_SCHEMA,
         "gpu": properties.name,
         "num_sms": properties.multi_processor_count,
         "torch": torch.__version__,
@@ -127,9 +143,7 @@ def _write(path: Path, partial_path: Path) -> None:
     records = [json.loads(line) for line in partial_path.read_text().splitlines()]
     host = next(record["host"] for record in records if "host" in record)
     samples = [record["sample"] for record in records if "sample" in record]
-    head = json.dumps(records[0] | {"host": host}, indent=1)[:-2]
-    lines = ",\n  ".join(json.dumps(sample) for sample in samples)
-    path.write_text(f'{head},\n "samples": [\n  {lines}\n ]\n}}\n')
+    write_profile(path, reduce_samples(records[0], samples, host))
 
 
 def _signature(sample: dict[str, Any]) -> str:

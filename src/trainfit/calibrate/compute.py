@@ -1,7 +1,7 @@
 """Workloads whose time is arithmetic: matrix products, attention, convolutions, recurrent layers.
 
-Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside. Shapes are those of models: tokens by
-hidden sizes, heads by head sizes, feature maps; and a coarse grid over everything else.
+Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside. Shapes are those of models: tokens
+by hidden sizes, heads by head sizes, feature maps; and a coarse grid over everything else.
 """
 
 from __future__ import annotations
@@ -68,6 +68,16 @@ def grid_shapes() -> Iterator[tuple[int, int, int]]:
     sizes = (64, 128, 320, 512, 1152, 2048, 6144, 16384)
     yield from itertools.product(sizes, sizes, sizes)
     yield from itertools.product((16, 200, 1000, 3000), (16, 200, 1000, 3000), (16, 200, 1000, 3000))
+
+
+def hidden_products(dtype: torch.dtype, tokens: tuple[int, ...]) -> list[Workload]:
+    """Every hidden size at once and its expansions, with and without bias, where `matmuls` takes only some."""
+    shapes = [
+        (rows, width * hidden, depth * hidden)
+        for rows, hidden in itertools.product(tokens, (512, 768, 1024, 1280, 2048))
+        for width, depth in ((1, 1), (4, 1), (1, 4))
+    ]
+    return [partial(linear, *shape, dtype, bias) for shape in shapes for bias in (False, True)]
 
 
 def matmuls(dtype: torch.dtype, tokens: tuple[int, ...], every: int) -> list[Workload]:
@@ -160,11 +170,22 @@ def attentions() -> list[Workload]:
     return [partial(attention, *case) for case in cases]
 
 
+def window_attentions() -> list[Workload]:
+    """Many short sequences, as windows of an image are, with the bias that goes with them."""
+    backend = SDPBackend.EFFICIENT_ATTENTION
+    shapes = itertools.product((64, 512), (4, 16), (49, 64, 144), (32, 64), (True, False))
+    return [
+        partial(attention, backend, BF16, batch, heads, heads, seq, dim, False, 0.0, mask)
+        for batch, heads, seq, dim, mask in shapes
+    ]
+
+
 def convolution(make: Callable[..., nn.Module], shape: tuple[int, ...], dtype: torch.dtype, nhwc: bool) -> None:
     layer = make(device="cuda", dtype=dtype)
     x = _randn(*shape, dtype=dtype)
     if nhwc:
-        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        x = x.contiguous(memory_format=torch.channels_last)
     x.requires_grad_()
     out = layer(x)
     out.backward(torch.randn_like(out))
@@ -215,8 +236,31 @@ def convolutions() -> list[Workload]:
     return [*cases, *(partial(convolution, make, shape, FP16, False) for make, shape in layers[::4])]
 
 
+def more_convolutions() -> list[Workload]:
+    """Long one-dimensional signals, and images of the batch sizes that fill a large GPU."""
+    conv = partial
+    layers: list[tuple[Any, tuple[int, ...]]] = [
+        (conv(nn.Conv1d, 256, 256, 9, padding=4), (16, 256, 1024)),
+        (conv(nn.Conv1d, 256, 256, 9, padding=4), (16, 256, 12000)),
+        (conv(nn.Conv1d, 512, 512, 5, padding=2), (4, 512, 8000)),
+        (conv(nn.Conv1d, 1, 128, 16, stride=4), (16, 1, 64000)),
+        (conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (4, 768, 750)),
+        (conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (2, 768, 499)),
+    ]
+    for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
+        square = conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+        layers.append((square, (192, channels, size, size)))
+        layers.append((conv(nn.Conv2d, channels, 4 * channels, 1, bias=False), (192, channels, size, size)))
+        layers.append((conv(nn.Conv2d, 4 * channels, channels, 1, bias=False), (192, 4 * channels, size, size)))
+    return [
+        partial(convolution, make, shape, dtype, nhwc)
+        for (make, shape), dtype, nhwc in itertools.product(layers, (BF16, FP32), (False, True))
+        if not nhwc or len(shape) == 4
+    ]
+
+
 def recurrent(
-    kind: type[nn.RNNBase], batch: int, seq: int, width: int, layers: int, both: bool, dtype: torch.dtype
+    kind: Callable[..., nn.RNNBase], batch: int, seq: int, width: int, layers: int, both: bool, dtype: torch.dtype
 ) -> None:
     rnn = kind(width, width, layers, batch_first=True, bidirectional=both, device="cuda", dtype=dtype)
     x = _randn(batch, seq, width, dtype=dtype).requires_grad_()
@@ -225,8 +269,9 @@ def recurrent(
 
 
 def recurrents() -> list[Workload]:
-    kinds: tuple[type[nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
-    sizes = ((32, 64, 256, 1, False), (64, 128, 512, 2, False), (64, 128, 512, 2, True), (32, 256, 1024, 2, False))
+    """Short sequences: every step launches kernels, and a profile of 100,000s of them takes minutes to read."""
+    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
+    sizes = ((32, 16, 256, 1, False), (64, 16, 512, 1, False), (64, 16, 512, 1, True), (32, 16, 1024, 1, False))
     return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
 
 

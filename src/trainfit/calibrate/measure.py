@@ -2,15 +2,16 @@
 
 In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars).
 
-`OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that the
-profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of its
-kernels' times, which is what a step pays when the CPU is ahead, and has no launch gaps in it. Every op is timed warm
-(run again and again on the same tensors) and cold (after a buffer larger than L2 was read).
+`OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that
+the profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of
+its kernels' times, which is what a step pays when the CPU is ahead, and has no launch gaps in it. Every op is timed
+warm (run again and again on the same tensors) and cold (after a buffer larger than L2 was read).
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -24,6 +25,8 @@ FLUSH_BYTES = 256 * 2**20
 """Read between cold runs; larger than any GPU's L2."""
 MARKERS_PER_SESSION = 8192
 """A profiler session is closed after so many, so that its buffers stay small."""
+SECONDS_PER_SESSION = 5.0
+"""And after so long, since an op may launch thousands of kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,8 @@ def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -
         timer = OpTimer(repeats, known)
         failures = []
         with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            while pending and timer.num_markers < MARKERS_PER_SESSION:
+            until_s = time.monotonic() + SECONDS_PER_SESSION
+            while pending and timer.num_markers < MARKERS_PER_SESSION and time.monotonic() < until_s:
                 workload = pending.pop(0)
                 try:
                     with timer:
@@ -167,7 +171,7 @@ def gpu_kernels(profiler: Any) -> list[Kernel]:
     kernels = [
         Kernel(event.start_ns(), event.duration_ns(), event.name())
         for event in profiler.profiler.kineto_results.events()
-        if event.device_type() == torch.autograd.DeviceType.CUDA  # type: ignore[attr-defined]
+        if event.device_type() == torch.autograd.DeviceType.CUDA
         and not event.name().startswith(("Optimizer.", "Profiler"))  # annotations stand on the GPU's rows too
     ]
     return sorted(kernels)

@@ -219,7 +219,7 @@ def optimizers(num_tensors: int, numel: int, dtype: torch.dtype) -> None:
         for _ in range(2):
             optimizer.step()
     nn.utils.clip_grad_norm_(parameters, 1.0)
-    gradients = [parameter.grad for parameter in parameters]
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     torch._foreach_zero_(gradients)
     if dtype is FP32:
         found, scale = torch.zeros((), device="cuda"), torch.ones((), device="cuda")

@@ -1,4 +1,4 @@
-"""`trainfit estimate TARGET`: whether a training step fits a GPU, and what its peak is made of."""
+"""`trainfit estimate TARGET`: whether a training step fits a GPU, what its peak is made of, and how long it takes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainfit import presets
@@ -22,8 +23,8 @@ def add_parser(verbs: Any) -> None:
     """Add the verb and its options."""
     parser = verbs.add_parser(
         "estimate",
-        help="predict the peak memory of a training step, and whether it fits",
-        description="Predict the peak memory of one training step on a GPU that need not be there.",
+        help="predict the peak memory and the time of a training step, and whether it fits",
+        description="Predict the peak memory and the time of one training step on a GPU that need not be there.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
     )
     parser.add_argument(
@@ -39,6 +40,9 @@ def add_parser(verbs: Any) -> None:
         "--budget", metavar="SIZE", help="72GiB, 80GB or 90%% of the GPU (default: all of it less the driver's context)"
     )
     parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="what 'trainfit calibrate' measured of that GPU, to tell time by"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
     parser.set_defaults(run=run)
@@ -50,6 +54,10 @@ def run(args: argparse.Namespace) -> int:
     gpu = find_gpu(args.gpu)
     if args.budget is not None:
         parse_bytes(args.budget, of_bytes=gpu.memory_bytes)
+    if args.profile is not None:
+        from trainfit.cost import load_profile, pricing_for
+
+        pricing_for(gpu, load_profile(args.profile))
     # The user's code may print; stdout is for the result.
     with contextlib.redirect_stdout(sys.stderr), _progress(f"running one step of {args.target} on a ghost {gpu.name}"):
         result = _estimate(args)
@@ -65,7 +73,7 @@ def _estimate(args: argparse.Namespace) -> Estimate:
     from trainfit.targets import resolve
 
     step = resolve(args.target, batch=args.batch, seq=args.seq)
-    return trainfit.estimate(step, args.gpu, allocator=args.allocator, budget=args.budget)
+    return trainfit.estimate(step, args.gpu, allocator=args.allocator, budget=args.budget, profile=args.profile)
 
 
 def _print(result: Estimate) -> None:

@@ -18,11 +18,11 @@ ROOFLINE = "roofline"
 Rule = Callable[[Op], tuple[Work, ...]]
 
 _FREE = frozenset(
-    """empty empty_like empty_strided new_empty new_empty_strided detach view _unsafe_view reshape alias t transpose permute
-    expand squeeze unsqueeze slice select split split_with_sizes chunk unbind narrow as_strided view_as_real
+    """empty empty_like empty_strided new_empty new_empty_strided detach view _unsafe_view reshape alias t transpose
+    permute expand squeeze unsqueeze slice select split split_with_sizes chunk unbind narrow as_strided view_as_real
     view_as_complex _reshape_alias lift_fresh unfold diagonal swapaxes movedim set resize _conj real imag is_same_size
-    record_stream _cudnn_rnn_flatten_weight _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size _assert_async
-    _assert_tensor_metadata profiler._record_function_enter_new profiler._record_function_exit""".split()
+    record_stream _cudnn_rnn_flatten_weight _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size
+    _assert_async _assert_tensor_metadata profiler._record_function_enter_new profiler._record_function_exit""".split()
 )
 
 
@@ -51,13 +51,17 @@ _RULES = dict(_rules())
 
 
 def works(op: Op, num_sms: int) -> tuple[Work, ...]:
-    """The op's prices, on a GPU of so many processors, in order of preference; empty when the GPU does nothing for it."""
+    """The op's prices, on a GPU of so many processors, in order of preference; empty when it does nothing."""
     name = base_name(op)
     if is_free(op, name):
         return ()
     if name in compute.MATMULS:
         return _with_roofline(op, compute.matmul(op, num_sms))
-    rule = stream.foreach if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_")) else _RULES.get(name)
+    rule = (
+        stream.foreach
+        if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_"))
+        else _RULES.get(name)
+    )
     return _with_roofline(op, rule(op) if rule else ())
 
 

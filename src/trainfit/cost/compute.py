@@ -1,7 +1,7 @@
 """Rules for ops that compute: matrix products, attention, convolutions, recurrent layers.
 
-In: an `Op`. Out: `Work`s, the most special rule first. Efficiency depends on the shape of the product, on how operands lie
-(which side is transposed, whether rows start at aligned addresses) and on the type.
+In: an `Op`. Out: `Work`s, the most special rule first. Efficiency depends on the shape of the product, on how operands
+lie (which side is transposed, whether rows start at aligned addresses) and on the type.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ def grouped_matmul(op: Op) -> tuple[Work, ...]:
     coordinates = log(groups, rows, columns, depth)
     kind = "weights" if len(out.shape) == 3 and len(a.shape) == 2 else "tokens"
     return tuple(
-        Work(rule, coordinates, flops, a.dtype, nbytes)
-        for rule in (f"_grouped_mm {kind}", "_grouped_mm tokens")
+        Work(rule, coordinates, flops, a.dtype, nbytes) for rule in (f"_grouped_mm {kind}", "_grouped_mm tokens")
     )
 
 
@@ -119,7 +118,10 @@ def attention(op: Op) -> tuple[Work, ...]:
     base = f"attention {backend} {half} {direction}"
     other = "full" if is_causal else "causal"
     rules = [f"{base} {causal}{extra}", f"{base} {causal}", f"{base} {other}{extra}", f"{base} {other}"]
-    rules += [f"attention efficient {half} {direction} {causal}{extra}", f"attention efficient {half} {direction} {causal}"]
+    rules += [
+        f"attention efficient {half} {direction} {causal}{extra}",
+        f"attention efficient {half} {direction} {causal}",
+    ]
     return tuple(Work(rule, coordinates, flops, query.dtype, nbytes) for rule in dict.fromkeys(rules))
 
 
@@ -130,7 +132,8 @@ def _round_up(size: int, multiple: int) -> int:
 _ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 1}
 """Scores are computed in squares of this side, also where a sequence ends in the middle of one."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
-    ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8), ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),
+    ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8),
+    ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),
     ("efficient", False): (5, 6, 3), ("efficient", True): (9, 11, 4),
 }  # fmt: skip
 
@@ -182,7 +185,9 @@ def convolution(op: Op) -> tuple[Work, ...]:
     rules += [f"convolution {direction} plain {dtype} nchw" for dtype in dtypes]
     work_flops = flops * passes
     flops_dtype = "tf32" if image.dtype == "float32" else image.dtype  # torch lets cuDNN round to TF32
-    return tuple(Work(rule, coordinates, work_flops, flops_dtype, nbytes, is_serial=True) for rule in dict.fromkeys(rules))
+    return tuple(
+        Work(rule, coordinates, work_flops, flops_dtype, nbytes, is_serial=True) for rule in dict.fromkeys(rules)
+    )
 
 
 def recurrent(op: Op) -> tuple[Work, ...]:

@@ -1,7 +1,8 @@
-"""What the CPU takes to issue a step's ops. In: a calibration's timings of calls. Out: a `HostCosts`, and the issue time per op.
+"""What the CPU takes to issue a step's ops. In: a calibration's timings of calls. Out: `HostCosts`, and a time per op.
 
-Few numbers, since a host's speed varies by a third from run to run: an op that launches a kernel, a view, entering another
-module (the Python of the model's own forward), and for optimizers the tensors that are listed for a multi-tensor kernel.
+Few numbers, since a host's speed varies by a third from run to run: an op that launches a kernel, a view, entering
+another module (the Python of the model's own forward), and for optimizers the tensors that are listed for a
+multi-tensor kernel.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ _KERNELS = ("add", "mul", "cast", "gelu", "dropout", "softmax", "clone", "layer_
 """Calls that run one kernel, in both directions or nearly."""
 _VIEWS = ("view", "transpose", "slice")
 _MODULE_VIEWS = 6.0
-"""A module costs as much CPU time as this many views, beyond its ops: fitted by least squares to the forward passes of 24
-small models whose kernels take no time."""
+"""A module costs as much CPU time as this many views, beyond its ops: fitted by least squares to the forward passes of
+24 small models whose kernels take no time."""
 _BACKWARD_VIEW = 1.4
 """A view's backward in a step costs this many forward views (fitted likewise; a chain of views alone takes longer)."""
 _OPTIMIZER_IN_STEP = 2.3
 """An optimizer that runs once per step is slower than one in a loop by this factor (fitted likewise)."""
 _FURTHER_KERNEL = 0.5
 """Kernels that one op launches after its first cost this share of an op: no dispatch, only the launch."""
-_RECOMPUTE = 2.2
-"""A forward pass that is run again costs more: Python hooks see every tensor that is saved, and once more when it is used."""
+_RECOMPUTE = 1.6
+"""A forward pass that is run again costs more: Python hooks see every tensor that is saved. Fitted to the zoo."""
 _ADAMW_LISTED = 13
 """Tensors per parameter in the lists of AdamW's multi-tensor calls, and the number of those calls."""
 _ADAMW_CALLS = 9

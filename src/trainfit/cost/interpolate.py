@@ -1,8 +1,8 @@
 """`Table`: measured ratios at scattered coordinates, and the ratio anywhere between them.
 
 In: points (coordinates, ratio of measured to ideal time). Out: the ratio at a coordinate: the measured one where it was
-measured, otherwise the mean of the nearest measurements, weighted by the inverse of their distance. Coordinates are log2
-of sizes, so a distance of 1 is a factor of 2. Beyond the measured range the nearest points speak.
+measured, otherwise the mean of the nearest measurements, weighted by the inverse of their distance. Coordinates are
+log2 of sizes, so a distance of 1 is a factor of 2. Beyond the measured range the nearest points speak.
 """
 
 from __future__ import annotations

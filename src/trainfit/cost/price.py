@@ -1,8 +1,8 @@
 """`price_ops`: how long the target GPU takes over each op. In: ops, a GPU, maybe a profile. Out: an `OpCost` per op.
 
-An op's time is its ideal time on the GPU times a ratio: measured over ideal, looked up at the op's sizes in the table of
-the first rule that the profile has. On a GPU without a profile, ideal times are its own and ratios those of the GPU that was
-measured, smoothed: how far from ideal a kind of op is carries over, the steps of one GPU's kernels do not.
+An op's time is its ideal time on the GPU times a ratio: measured over ideal, looked up at the op's sizes in the table
+of the first rule that the profile has. On a GPU without a profile, ideal times are its own and ratios those of the GPU
+that was measured, smoothed: how far from ideal a kind of op is carries over, the steps of one GPU's kernels do not.
 
 Ops that look alike are priced once, so a deep model costs no more than its distinct ops.
 """
@@ -31,7 +31,8 @@ class OpCost:
     time_ns: int
     rule: str
     """The table that priced it; "roofline" when no rule knows the op, "free" when the GPU does nothing."""
-    flops: int
+    arithmetic_ns: float
+    """What its operations would take at the datasheet's rate."""
     kernels: int
     """How many kernels it launches, about."""
 
@@ -86,12 +87,13 @@ def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
 def _price(op: Op, pricing: Pricing) -> OpCost:
     candidates = works(op, pricing.gpu.num_sms)
     if not candidates:
-        return OpCost(0, FREE, 0, 0)
+        return OpCost(0, FREE, 0.0, 0)
     for work in candidates:
         table = pricing.profile.tables.get(_ROOFLINE_TABLE if work.rule == ROOFLINE else work.rule)
         if table is not None:
             copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
-            return OpCost(round(_time_ns(work, table, pricing)) + copies_ns, work.rule, work.flops, work.kernels)
+            time_ns = round(_time_ns(work, table, pricing)) + copies_ns
+            return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), work.kernels)
     raise BadProfile(
         f"the profile of the {pricing.profile.gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again"
     )

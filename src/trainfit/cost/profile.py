@@ -9,13 +9,12 @@ file repeats, so that a later correction of the catalogue does not change what w
 from __future__ import annotations
 
 import json
-import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from trainfit.cost.classify import ROOFLINE, works
 from trainfit.cost.described import read_op
@@ -45,10 +44,12 @@ class Profile:
     host: HostCosts
 
 
-def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]], host: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+def reduce_samples(
+    header: Mapping[str, Any], samples: Iterable[Mapping[str, Any]], host: Mapping[str, Mapping[str, float]]
+) -> dict[str, Any]:
     """The profile, as JSON's values, of a calibration's raw samples."""
     gpu = find_gpu(str(header["gpu"]))
-    ratios: dict[str, dict[tuple[float, ...], list[float]]] = {}
+    found: dict[str, dict[tuple[float, ...], list[_Measured]]] = {}
     for sample in samples:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
@@ -57,19 +58,52 @@ def reduce_samples(header: Mapping[str, Any], samples: Iterable[Mapping[str, Any
             continue
         # In a step operands come from memory and the cache is full of what earlier ops wrote, which must go first. Cold
         # runs pay the one and warm runs the other; where both matter, in ops that only move bytes, take the worse.
-        measured_ns = sample["cold_ns"] if work.flops else max(sample["warm_ns"], sample["cold_ns"])
+        time_ns = sample["cold_ns"] if work.flops else max(sample["warm_ns"], sample["cold_ns"])
         place = tuple(round(value, 2) for value in work.coordinates)
-        ratios.setdefault(work.rule, {}).setdefault(place, []).append(measured_ns / work.ideal_ns(gpu))
-    tables = {rule: _points(rule, points) for rule, points in sorted(ratios.items())}
+        found.setdefault(work.rule, {}).setdefault(place, []).append(_Measured(time_ns, work.ideal_ns(gpu)))
+    tables = {rule: _points(rule, points) for rule, points in sorted(found.items())}
     rates = {name: getattr(gpu, name) for name in _RATES}
     return {**header, "schema": SCHEMA, "rates": rates, "host": reduce_host(host), "tables": tables}
 
 
-def _points(rule: str, ratios: Mapping[tuple[float, ...], list[float]]) -> list[list[float]]:
-    table = Table(tuple((place, statistics.median(values)) for place, values in sorted(ratios.items())))
+class _Measured(NamedTuple):
+    time_ns: float
+    ideal_ns: float
+
+
+def _points(rule: str, found: Mapping[tuple[float, ...], list[_Measured]]) -> list[list[float]]:
+    middle = {place: sorted(runs)[len(runs) // 2] for place, runs in sorted(found.items())}
+    middle = _never_faster_when_larger(middle)
+    table = Table(tuple((place, run.time_ns / run.ideal_ns) for place, run in middle.items() if run.time_ns > 0))
     if rule.startswith(_POWER_LIMITED) and len(table.points) > 1:
         table = table.without_sags()
     return [[*map(_short, place), _short(float(f"{ratio:.4g}"))] for place, ratio in table.points]
+
+
+def _never_faster_when_larger(points: dict[tuple[float, ...], _Measured]) -> dict[tuple[float, ...], _Measured]:
+    """Times along each size made to rise: where a larger op was measured to be faster, both take the mean."""
+    points = dict(points)
+    for axis in range(len(next(iter(points)))):
+        lines: dict[tuple[float, ...], list[tuple[float, ...]]] = {}
+        for place in points:
+            lines.setdefault(place[:axis] + place[axis + 1 :], []).append(place)
+        for line in lines.values():
+            line.sort(key=lambda place: points[place].ideal_ns)
+            for place, time_ns in zip(line, rising([points[place].time_ns for place in line]), strict=True):
+                points[place] = points[place]._replace(time_ns=time_ns)
+    return points
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls: neighbours that do are replaced by their mean, again and again."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, size = value, 1
+        while pools and pools[-1][0] > mean:
+            other, count = pools.pop()
+            mean, size = (mean * size + other * count) / (size + count), size + count
+        pools.append((mean, size))
+    return [mean for mean, size in pools for _ in range(size)]
 
 
 def _short(value: float) -> float:
@@ -79,7 +113,9 @@ def _short(value: float) -> float:
 def write_profile(path: Path, profile: Mapping[str, Any]) -> None:
     """One line per table, so that two profiles can be compared."""
     head = {key: value for key, value in profile.items() if key != "tables"}
-    lines = ",\n  ".join(f"{json.dumps(rule)}: {json.dumps(points, separators=(',', ':'))}" for rule, points in profile["tables"].items())
+    lines = ",\n  ".join(
+        f"{json.dumps(rule)}: {json.dumps(points, separators=(',', ':'))}" for rule, points in profile["tables"].items()
+    )
     path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "tables": {{\n  {lines}\n }}\n}}\n')
 
 
@@ -109,7 +145,9 @@ def parse_profile(text: str, name: str) -> Profile:
         host = HostCosts(**{str(kind): int(value) for kind, value in content["host"].items()})
         return Profile(replace(gpu, **rates), str(content["torch"]), tables, host)
     except UnknownGpu as error:
-        raise BadProfile(f"{name} is of a GPU that trainfit does not know: {content['gpu']!r}", hint=error.hint) from error
+        raise BadProfile(
+            f"{name} is of a GPU that trainfit does not know: {content['gpu']!r}", hint=error.hint
+        ) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BadProfile(f"{name} is damaged: {type(error).__name__}: {error}", hint=_HINT) from error
 
@@ -121,7 +159,7 @@ def _table(points: Any) -> Table:
     return Table(parsed)
 
 
-@lru_cache(maxsize=None)
+@cache
 def shipped_profile(gpu_name: str) -> Profile | None:
     """The measured profile that comes with the package; None for a GPU that was not measured."""
     if gpu_name not in SHIPPED:

@@ -1,7 +1,7 @@
 """Rules for ops that move bytes: pointwise, copies, reductions, norms, softmax, losses, lookups, optimizers.
 
-In: an `Op`. Out: `Work`s, the most special rule first. Bytes are those actually moved (what is broadcast is read once, an
-embedding reads rows); how fast they move depends on the layout, the size and the bytes per element, which are
+In: an `Op`. Out: `Work`s, the most special rule first. Bytes are those actually moved (what is broadcast is read once,
+an embedding reads rows); how fast they move depends on the layout, the size and the bytes per element, which are
 coordinates: a kernel that must compute an offset for every element is bound by elements and not by bytes.
 """
 
@@ -26,25 +26,27 @@ from trainfit.records import Op, TensorRef
 
 COPIES = frozenset({"_to_copy", "clone", "copy", "contiguous", "lift_fresh_copy"})
 FILLS = frozenset(
-    "fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full arange scalar_tensor eye".split()
+    """fill zero zeros zeros_like ones ones_like full full_like new_zeros new_ones new_full arange scalar_tensor
+    eye""".split()
 )
 SIMPLE = frozenset(
     """add sub mul div neg abs sign rsub maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge where masked_fill
     logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor floor ceil round trunc
     floor_divide remainder reciprocal sqrt rsqrt isnan isinf isfinite threshold_backward relu lerp addcmul addcdiv fmod
-    isin hardtanh hardtanh_backward __and__ __or__ square tril triu nan_to_num rsub mul_out view_as_complex conj_physical
-    leaky_relu leaky_relu_backward real imag complex polar _conj conj""".split()
+    isin hardtanh hardtanh_backward __and__ __or__ square tril triu nan_to_num
+    conj_physical leaky_relu leaky_relu_backward _amp_update_scale complex polar""".split()
 )
 HEAVY = frozenset(
-    """gelu gelu_backward silu silu_backward tanh tanh_backward sigmoid sigmoid_backward exp log log2 log1p expm1 sin cos pow
-    erf erfinv softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish mish_backward
-    elu elu_backward atan2 native_dropout native_dropout_backward bernoulli rand rand_like randn randn_like uniform normal
-    smooth_l1_loss_backward mse_loss_backward binary_cross_entropy_with_logits log_sigmoid_forward log_sigmoid_backward
-    _fused_dropout native_dropout_out exponential""".split()
+    """gelu gelu_backward silu silu_backward tanh tanh_backward sigmoid sigmoid_backward exp log log2 log1p expm1 sin
+    cos pow erf erfinv softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish
+    mish_backward elu elu_backward atan2 native_dropout native_dropout_backward bernoulli rand rand_like randn
+    randn_like uniform normal smooth_l1_loss_backward mse_loss_backward binary_cross_entropy_with_logits
+    log_sigmoid_forward log_sigmoid_backward _fused_dropout native_dropout_out exponential""".split()
 )
 NEAREST_HEAVY = {
     "log": "exp", "log2": "exp", "log1p": "exp", "expm1": "exp", "erf": "tanh", "softplus": "tanh", "mish": "tanh",
-    "softplus_backward": "tanh_backward", "mish_backward": "silu_backward", "elu": "exp", "elu_backward": "silu_backward",
+    "softplus_backward": "tanh_backward", "mish_backward": "silu_backward", "elu": "exp",
+    "elu_backward": "silu_backward",
     "hardsigmoid": "hardswish", "hardsigmoid_backward": "hardswish_backward", "atan2": "tanh", "rand": "uniform",
     "randn": "normal", "bernoulli": "uniform", "_fused_dropout": "native_dropout", "log_sigmoid_forward": "sigmoid",
     "log_sigmoid_backward": "sigmoid_backward", "erfinv": "tanh", "exponential": "uniform",
@@ -54,12 +56,8 @@ REDUCTIONS = frozenset(
     "sum mean amax amin max min var var_mean std std_mean argmax argmin any all linalg_vector_norm norm prod logsumexp "
     "mse_loss smooth_l1_loss count_nonzero nansum".split()
 )
-SOFTMAXES = frozenset(
-    "_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data".split()
-)
-ROW_NORMS = frozenset(
-    "native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward".split()
-)
+SOFTMAXES = frozenset("_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data".split())
+ROW_NORMS = frozenset("native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward".split())
 IMAGE_NORMS = frozenset(
     """native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_group_norm
     native_group_norm_backward _native_batch_norm_legit _batch_norm_with_update batch_norm_backward""".split()
@@ -277,7 +275,9 @@ def pool(op: Op) -> tuple[Work, ...]:
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
     name = base_name(op)
     window = argument(op, 2 if name.endswith("backward") else 1, "kernel_size", (1,))
-    area = prod(item for item in window if isinstance(item, int)) if "pool2d" in name and isinstance(window, tuple) else 1
+    area = (
+        prod(item for item in window if isinstance(item, int)) if "pool2d" in name and isinstance(window, tuple) else 1
+    )
     coordinates = log(nbytes, item_bytes(big.dtype), area)
     rules = (f"{name} {layout}", f"{name} nchw")
     return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
@@ -313,7 +313,9 @@ def move(op: Op) -> tuple[Work, ...]:
     rules = [f"{kind} {layout}".strip()]
     if kind == "cat":
         rules += ["cat inner", "cat strided"]
-    return tuple(Work(rule, coordinates, 0, "", nbytes, 2 if kind == "slice_backward" else 1) for rule in dict.fromkeys(rules))
+    return tuple(
+        Work(rule, coordinates, 0, "", nbytes, 2 if kind == "slice_backward" else 1) for rule in dict.fromkeys(rules)
+    )
 
 
 def weight_norm(op: Op) -> tuple[Work, ...]:
@@ -331,7 +333,9 @@ def embedding_backward(op: Op) -> tuple[Work, ...]:
     tokens = gradient.numel // max(width, 1)
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
     sizes = dict.fromkeys((item_bytes(gradient.dtype), 2, 4))
-    return tuple(Work(f"embedding_dense_backward {size}", log(tokens, out.shape[0], width), 0, "", nbytes) for size in sizes)
+    return tuple(
+        Work(f"embedding_dense_backward {size}", log(tokens, out.shape[0], width), 0, "", nbytes) for size in sizes
+    )
 
 
 def nll_loss(op: Op) -> tuple[Work, ...]:

@@ -1,8 +1,8 @@
 """`Work`: what an op asks of a GPU, and how long an ideal GPU would take over it.
 
-In: an `Op`'s sizes. Out: operations and bytes, the rule (a table of a profile) that says how far from ideal such ops are,
-and the coordinates at which to look in that table. Coordinates are log2 of sizes; of the GPU they know at most how many
-processors it has, so that what one GPU was measured to do can be asked for another.
+In: an `Op`'s sizes. Out: operations and bytes, the rule (a table of a profile) that says how far from ideal such ops
+are, and the coordinates at which to look in that table. Coordinates are log2 of sizes; of the GPU they know at most
+how many processors it has, so that what one GPU was measured to do can be asked for another.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from trainfit.records import Op, TensorRef
 LAUNCH_NS = 1000
 """A kernel that does nothing takes about this long on the GPU."""
 
-_ITEM_BYTES = {"bool": 1, "int16": 2, "float16": 2, "bfloat16": 2, "float64": 8, "int64": 8, "uint64": 8, "complex64": 8}
+_ITEM_BYTES = {
+    "bool": 1,
+    "int16": 2,
+    "float16": 2,
+    "bfloat16": 2,
+    "float64": 8,
+    "int64": 8,
+    "uint64": 8,
+    "complex64": 8,
+}
 _BYTE_TYPES = ("int8", "uint8", "float8")
 
 
@@ -34,9 +43,13 @@ class Work:
     is_serial: bool = False
     """Whether traffic and arithmetic come one after the other, in kernels of their own."""
 
+    def arithmetic_ns(self, gpu: Gpu) -> float:
+        """The operations at the datasheet's rate."""
+        return self.flops / (peak_tflops(gpu, self.flops_dtype) * 1e3) if self.flops else 0.0
+
     def ideal_ns(self, gpu: Gpu) -> float:
-        """Kernel floors, arithmetic at the datasheet's rate and traffic at the datasheet's bandwidth, overlapped or not."""
-        arithmetic_ns = self.flops / (peak_tflops(gpu, self.flops_dtype) * 1e3) if self.flops else 0.0
+        """Kernel floors, arithmetic and traffic at the datasheet's rates, overlapped or not."""
+        arithmetic_ns = self.arithmetic_ns(gpu)
         traffic_ns = self.nbytes / gpu.dram_gb_per_s
         busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)
         return self.kernels * LAUNCH_NS + busy_ns
@@ -77,7 +90,7 @@ def log(*sizes: float) -> tuple[float, ...]:
 
 
 def base_name(op: Op) -> str:
-    """"add" for aten.add.Tensor and aten.add_.Tensor; other namespaces stay in the name."""
+    """ "add" for aten.add.Tensor and aten.add_.Tensor; other namespaces stay in the name."""
     return short_name(op.name)
 
 
@@ -105,7 +118,13 @@ def inner_dim(tensor: TensorRef) -> int | None:
 
 
 def is_channels_last(tensor: TensorRef) -> bool:
-    return len(tensor.shape) == 4 and tensor.shape[1] > 1 and tensor.stride[1] == 1 and tensor.shape[2] * tensor.shape[3] > 1
+    return (
+        len(tensor.shape) == 4
+        and tensor.shape[1] > 1
+        and tensor.stride[1] == 1
+        and tensor.shape[2] * tensor.shape[3] > 1
+    )
+
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides: list[int] = []

@@ -16,6 +16,7 @@ from trainfit.units import format_bytes, format_count
 
 if TYPE_CHECKING:
     from trainfit._estimate import Estimate
+    from trainfit._time_estimate import TimeEstimate, TimeShare
 
 PLAIN_WIDTH = 120
 """Columns when the output is no terminal."""
@@ -30,7 +31,7 @@ def render(view: RenderableType) -> str:
 
 
 def estimate_view(estimate: Estimate) -> RenderableType:
-    """The verdict, the two peaks, when the peak is, what it is made of, and what was left out."""
+    """The verdict, the two peaks, what the peak is made of, how long the step takes, and what was left out."""
     return Group(
         _verdict(estimate),
         "",
@@ -39,6 +40,7 @@ def estimate_view(estimate: Estimate) -> RenderableType:
         Text("allocated at the peak", style="bold"),
         Padding(_breakdown(estimate), (0, 0, 0, 2)),
         "",
+        *(_time_parts(estimate.time) if estimate.time is not None else ()),
         Text("not modelled", style="bold"),
         *(Text(f"  {line}") for line in estimate.not_modelled),
     )
@@ -75,6 +77,51 @@ def _breakdown(estimate: Estimate) -> Table:
     for category, nbytes in estimate.breakdown_bytes.items():
         share = 100 * nbytes / estimate.peak_allocated_bytes
         table.add_row(category, format_bytes(nbytes), f"{share:.1f}%")
+    return table
+
+
+def _time_parts(time: TimeEstimate) -> Iterable[RenderableType]:
+    """How long the step takes, what bounds it, and what takes longest."""
+    yield Text("time", style="bold")
+    yield Padding(_time_facts(time), (0, 0, 0, 2))
+    for title, shares in (("ops", time.top_ops), ("modules", time.top_modules)):
+        if shares:
+            yield ""
+            yield Text(f"{title} that take longest", style="bold")
+            yield Padding(_shares(shares, time.gpu_busy_ms), (0, 0, 0, 2))
+    yield ""
+
+
+def _time_facts(time: TimeEstimate) -> Table:
+    low, high = time.range_ms
+    idle = time.step_ms - time.gpu_busy_ms
+    sources = {"profile": "measured kernels of this GPU", "datasheet": "datasheet, less certain"}
+    bound = (
+        f"launch-bound: the GPU waits {idle:.1f} ms for the CPU" if time.launch_bound else "the GPU's work bounds it"
+    )
+    table = Table.grid(padding=(0, 2))
+    table.add_row("step", f"{time.step_ms:.1f} ms ({low:.1f} to {high:.1f}); {bound}")
+    phases = ", ".join(f"{phase} {value:.1f} ms" for phase, value in time.phase_ms.items() if value >= 0.05)
+    if phases:
+        table.add_row("phases", phases)
+    table.add_row("GPU busy", f"{time.gpu_busy_ms:.1f} ms, MFU {100 * time.mfu:.1f}%")
+    rates = ((time.tokens_per_second, "tokens/s"), (time.samples_per_second, "samples/s"))
+    throughput = ", ".join(f"{rate:,.1f} {unit}" for rate, unit in rates if rate is not None)
+    if throughput:
+        table.add_row("throughput", throughput)
+    roofline = f"; {100 * time.roofline_share:.1f}% of it by roofline" if time.roofline_share >= 0.001 else ""
+    table.add_row("source", f"{time.source} ({sources[time.source]}){roofline}")
+    return table
+
+
+def _shares(shares: Iterable[TimeShare], busy_ms: float) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    for _ in range(3):
+        table.add_column(justify="right")
+    for share in shares:
+        portion = f"{100 * share.time_ms / busy_ms:.1f}%"
+        table.add_row(share.name, f"{share.time_ms:.2f} ms", portion, f"{share.count} ops")
     return table
 
 

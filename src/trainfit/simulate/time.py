@@ -2,8 +2,8 @@
 
 In: the ops, per op the CPU time to issue it and the GPU time to run it. Out: a `StepTime`.
 
-A kernel starts when it has been issued and its stream is free: start = max(issued, end of the stream's previous kernel).
-An op that reads a value back makes the CPU wait for the op's stream. A step starts with idle GPU and CPU.
+A kernel starts when it has been issued and its stream is free: start = max(issued, end of the stream's previous
+kernel). An op that reads a value back makes the CPU wait for the op's stream. A step starts with idle GPU and CPU.
 
 Invariants: kernels of a stream do not overlap; the step is no shorter than the CPU's time, nor than any stream's.
 """
@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from trainfit.records import Op, Phase, StepTime
 
 KERNEL_GAP_NS = 1500
-"""What lies between two kernels of a busy stream: measured, steps that keep the GPU busy take 1.1 to 2 us per kernel more
-than their kernels do."""
+"""What lies between two kernels of a busy stream: measured, steps that keep the GPU busy take 1.1 to 2 us per kernel
+more than their kernels do."""
 READS_BACK = frozenset({"aten._local_scalar_dense.default", "aten.item.default", "aten.is_nonzero.default"})
 """Ops whose result the CPU needs."""
 

@@ -54,9 +54,7 @@ class BlockGraph:
         return sum(self.nbytes[value] for value in self.needed if self.is_cast[value])
 
 
-def build_graph(
-    program: BlockProgram, time_ns: Sequence[int], resident: Collection[int] | None = None
-) -> BlockGraph:
+def build_graph(program: BlockProgram, time_ns: Sequence[int], resident: Collection[int] | None = None) -> BlockGraph:
     """The graph of `program`, whose ops take `time_ns`.
 
     `resident` are the inputs and outputs that are there at the end of forward in any case; all of them when None.

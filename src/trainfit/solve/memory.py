@@ -12,16 +12,18 @@ what the replay of block p adds while it is under way:
     start[p]     the bytes right before block p's backward starts, when its replay begins
 
 Where blocks overlap (one is used twice, or inside another) only the first p that are all between forward and backward
-count, which can only make the model too large, never too small. Sizes are rounded as the allocator does; what kernels
-hide and what the allocator wastes is not here: the exact simulation, which judges every plan, has the last word.
+count, which can only make the model too large, never too small. Sizes are rounded as the allocator does, and kernels'
+temporaries are added; what the allocator wastes is not here, and nor are workspaces, which stay: the exact simulation,
+which judges every plan, has the last word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from trainfit.records import BlockProgram, Op, Phase, Section, Trace
+from trainfit.records import LAST_OUTPUT, OUTPUT, BlockProgram, Op, Phase, Section, Trace
 from trainfit.solve.graph import rounded_bytes
 
 _AUTOGRAD_PHASES = (Phase.BACKWARD, Phase.RECOMPUTE)
@@ -51,8 +53,8 @@ class _Span:
     last_backward: int
 
 
-def base_memory(trace: Trace, block_names: Sequence[str]) -> BaseMemory:
-    """The unplanned step's memory by position."""
+def base_memory(trace: Trace, block_names: Sequence[str], temporaries: Callable[[Op], Sequence[int]]) -> BaseMemory:
+    """The unplanned step's memory by position; `temporaries` are an op's hidden buffers as steps (`records.OUTPUT`)."""
     spans = {index: _spans(trace, trace.sections[index], block_names) for index in set(trace.steady_step)}
     in_order = {name: span for section in spans.values() for name, span in section.items()}
     blocks = tuple(sorted(in_order, key=lambda name: in_order[name].first_forward))
@@ -67,7 +69,8 @@ def base_memory(trace: Trace, block_names: Sequence[str]) -> BaseMemory:
             range(section.first_op, section.last_op), _play(trace, section, live), strict=True
         ):
             is_forward = trace.ops[op].phase is Phase.FORWARD
-            table.add(op, positions[op - section.first_op], is_forward, before, most)
+            hidden_bytes = _most_hidden_bytes(temporaries(trace.ops[op]))
+            table.add(op, positions[op - section.first_op], is_forward, before, most + hidden_bytes)
     return BaseMemory(
         blocks=blocks,
         forward_bytes=tuple(table.forward),
@@ -78,6 +81,12 @@ def base_memory(trace: Trace, block_names: Sequence[str]) -> BaseMemory:
         other_op=tuple(table.other_op),
         backward_op=tuple(table.backward_op),
     )
+
+
+def _most_hidden_bytes(steps: Sequence[int]) -> int:
+    """The most that the temporaries take at one time."""
+    sizes = (step // abs(step) * rounded_bytes(abs(step)) for step in steps if step not in (OUTPUT, LAST_OUTPUT))
+    return max(accumulate(sizes), default=0)
 
 
 class _Table:
@@ -109,9 +118,12 @@ def resident_storages(trace: Trace, block: str, program: BlockProgram) -> frozen
         section = trace.sections[index]
         ops = [trace.ops[op] for op in range(section.first_op, section.last_op)]
         backward = next((i for i, op in enumerate(ops, section.first_op) if op.phase in _AUTOGRAD_PHASES), None)
-        own = [op for op in ops if op.phase is Phase.FORWARD and _owner(op.module, {block}) is not None]
-        numbers = _followed(program, own)
-        if backward is None or numbers is None:
+        span = _spans(trace, section, [block]).get(block)
+        if backward is None or span is None:
+            continue
+        # From the block's first op to its last: what it calls may be a module that lives elsewhere.
+        numbers = _followed(program, trace.ops[span.first_forward : span.last_forward + 1])
+        if numbers is None:
             continue
         gone = {event.storage for event in section.events if not event.is_alloc and event.op < backward}
         return frozenset(storage for storage in ends if numbers.get(storage) not in gone)

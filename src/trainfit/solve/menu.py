@@ -57,8 +57,8 @@ def frontier(graph: BlockGraph) -> tuple[Option, ...]:
 def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
     """The fastest option that keeps at most `kept_bytes`; of those, one that keeps least. None if there is none.
 
-    Variables: keep(v) for what can be kept or held, replay(op); all 0 or 1. A value that a replayed op reads, or that backward
-    needs, is kept or its op is replayed.
+    Variables: keep(v) for what can be kept or held, replay(op); all 0 or 1. A value that a replayed op reads, or that
+    backward needs, is kept or its op is replayed.
     """
     program = IntegerProgram()
     weight = sum(graph.nbytes) + 1  # time counts first, bytes break ties

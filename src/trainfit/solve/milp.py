@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 from trainfit.solve.linear import IntegerProgram, Solution
 from trainfit.solve.menu import best_at_price, option_within, undominated
@@ -38,8 +39,9 @@ from trainfit.solve.whole import Problem, Run
 
 _GOOD_ENOUGH = 1e-4
 """A gap, as a share of the step's time, below which no options between the menu's are looked for."""
-_CERTIFIED = 1e-3
-"""A gap above which all undominated options are tried, where there are few."""
+_CERTIFIED = 5e-4
+"""A gap above which options between those in use are tried, and then all undominated ones where there are few."""
+_STEPS_BETWEEN = 8
 _MAX_ROUNDS = 4
 _MAX_OPTIONS = 32
 
@@ -68,8 +70,9 @@ def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:
     """The choice that recomputes least with a peak within the budget; None if none has.
 
     The options of the best mixture come first. What the best choice of them leaves of the budget is then offered to
-    one block at a time, as an option between two others, until that helps no more. If a gap is left, which takes a
-    model of few blocks, every undominated option of the classes that have few comes in.
+    one block at a time, as an option between two others, until that helps no more. If a gap is left, options between
+    those in use come in; and if one is left still, which takes a model of few blocks, every undominated option of the
+    classes that have few.
     """
     mixture = _best_mixture(problem, budget_bytes)
     if mixture is None:
@@ -84,6 +87,8 @@ def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:
         if better is None or better.recompute_ns >= choice.recompute_ns:
             break
         choice = better
+    if choice is not None and choice.gap > _CERTIFIED:
+        choice = _solve(choice.problem.with_options(_options_between(choice)), budget_bytes, bound_ns)
     if choice is not None and choice.gap > _CERTIFIED:
         more = {index: list(undominated(graph, _MAX_OPTIONS)) for index, graph in enumerate(problem.graphs)}
         problem = choice.problem.with_options(more)
@@ -248,6 +253,21 @@ def _options_for_the_slack(choice: Choice, budget_bytes: int) -> dict[int, list[
         option = option_within(problem.graphs[class_index], menu[index].kept_bytes + slack_bytes)
         if option is not None and option not in menu and option not in more.get(class_index, ()):
             more.setdefault(class_index, []).append(option)
+    return more
+
+
+def _options_between(choice: Choice) -> dict[int, list[Option]]:
+    """By class, options between neighbours among those in use, evenly spaced by what they keep."""
+    problem = choice.problem
+    sizes: dict[int, set[int]] = {}
+    for block, index in enumerate(choice.options):
+        sizes.setdefault(problem.class_of[block], set()).add(problem.option(block, index).kept_bytes)
+    more: dict[int, list[Option]] = {}
+    for class_index, in_use in sizes.items():
+        for small, large in pairwise(sorted(in_use)):
+            caps = [small + (large - small) * step // _STEPS_BETWEEN for step in range(1, _STEPS_BETWEEN)]
+            options = (option_within(problem.graphs[class_index], cap) for cap in caps)
+            more.setdefault(class_index, []).extend(option for option in options if option is not None)
     return more
 
 

@@ -22,7 +22,7 @@ from trainfit.solve.whole import Moment, Problem
 
 WORTH_JUDGING = 1e-3
 """The share of the step's time that a choice must promise to save before it is judged."""
-MAX_JUDGED = 6
+MAX_JUDGED = 4
 """Choices judged per budget at most."""
 
 Status = Literal["nothing to recompute", "optimal", "feasible", "interrupted"]

@@ -1,0 +1,140 @@
+"""Predicts the time of every case of the zoo on a ghost GPU, and compares with what a GPU measured.
+
+    python benchmarks/predict_time.py --measured memory.jsonl                  # a table on stdout, Markdown
+    python benchmarks/predict_time.py --measured memory.jsonl llama1b gpt2m    # these only
+
+The rows of measure_memory.py have the measured times: GPU busy is the union of the kernels' times in a profiled step,
+the step is the median of three by CUDA events; each case ran in a fresh process, and each is predicted in one here.
+Errors are predicted / measured - 1. "datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its
+row of the catalogue. A step is launch-bound when the GPU idles for more than 15% of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trainfit._time_estimate import LAUNCH_BOUND_IDLE, time_step
+from trainfit.cost import datasheet_pricing, pricing_for
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.trace import trace_step
+from zoo import make_step, select, zoo
+
+MAIN_CASES = ("llama1b", "gpt2m", "bertl")
+VARIANTS = ("plain", "every layer")
+
+
+def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
+    gpu = find_gpu(gpu_name)
+    trace = trace_step(make_step(zoo()[name], variant == "every layer"), gpu)
+    by_profile, by_datasheet = (time_step(trace, pricing) for pricing in (pricing_for(gpu), datasheet_pricing(gpu)))
+    return {
+        "case": name,
+        "variant": variant,
+        "busy_ms": by_profile.gpu_busy_ms,
+        "datasheet_ms": by_datasheet.gpu_busy_ms,
+        "step_ms": by_profile.step_ms,
+        "launch_bound": by_profile.launch_bound,
+        "roofline_share": by_profile.roofline_share,
+        "torch": trace.torch_version,
+    }
+
+
+def predict_in_a_fresh_process(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
+    command = [sys.executable, __file__, name, "--variant", variant, "--gpu", gpu_name]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        sys.exit(f"{name} {variant} failed:\n{result.stderr}")
+    row: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
+    return row
+
+
+def table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]], gpu_name: str) -> Iterable[str]:
+    versions = sorted({found["torch"] for found in measured.values()})
+    yield f"# GPU time and step time on {gpu_name}: predicted, measured, error"
+    yield ""
+    yield f"Measured with torch {', '.join(versions)}; predicted with torch {rows[0]['torch']}, no GPU. Milliseconds."
+    yield "Printed by benchmarks/predict_time.py."
+    yield ""
+    yield "| case | variant | GPU busy | measured | error | datasheet error | step | measured | error | bound by |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        found = measured[row["case"], row["variant"]]
+        busy, step = found["gpu_busy_ms"], found["step_ms"]
+        errors = [row["busy_ms"] / busy - 1, row["datasheet_ms"] / busy - 1, row["step_ms"] / step - 1]
+        bound = "CPU" if is_launch_bound(found) else "GPU"
+        if is_launch_bound(found) != row["launch_bound"]:
+            bound += ", predicted otherwise"
+        yield (
+            f"| {row['case']} | {row['variant']} | {row['busy_ms']:.2f} | {busy:.2f} | {errors[0]:+.1%} | "
+            f"{errors[1]:+.1%} | {row['step_ms']:.1f} | {step:.1f} | {errors[2]:+.1%} | {bound} |"
+        )
+    yield ""
+    yield from summary(rows, measured)
+
+
+def summary(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]]) -> Iterable[str]:
+    def errors(kind: str, truth: str, chosen: list[dict[str, Any]]) -> list[float]:
+        return [abs(row[kind] / measured[row["case"], row["variant"]][truth] - 1) for row in chosen]
+
+    main = [row for row in rows if row["case"] in MAIN_CASES]
+    others = [row for row in rows if row["case"] not in MAIN_CASES]
+    launch = [row for row in rows if is_launch_bound(measured[row["case"], row["variant"]])]
+    busy = [row for row in rows if row not in launch]
+    recognised = sum(is_launch_bound(measured[row["case"], row["variant"]]) == row["launch_bound"] for row in rows)
+    for what, values, limit in (
+        (f"GPU busy, {', '.join(MAIN_CASES)}", errors("busy_ms", "gpu_busy_ms", main), 0.04),
+        ("GPU busy, other architectures", errors("busy_ms", "gpu_busy_ms", others), 0.08),
+        ("GPU busy by the datasheet", errors("datasheet_ms", "gpu_busy_ms", rows), 0.2),
+        ("step of GPU-bound steps", errors("step_ms", "step_ms", busy), 0.08),
+        ("step of launch-bound steps", errors("step_ms", "step_ms", launch), 0.2),
+    ):
+        if values:
+            within = sum(value <= limit for value in values)
+            yield f"- {what}: median {statistics.median(values):.1%}, {within} of {len(values)} within {limit:.0%}."
+    yield f"- launch-bound or not: {recognised} of {len(rows)} recognised."
+
+
+def is_launch_bound(found: dict[str, Any]) -> bool:
+    return bool(found["step_ms"] - found["gpu_busy_ms"] > LAUNCH_BOUND_IDLE * found["step_ms"])
+
+
+def read_measured(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    measured = {}
+    for line in path.read_text().splitlines():
+        found = json.loads(line)
+        if "gpu_busy_ms" in found and found["allocator"] == "classic":
+            measured[found["case"], found["variant"]] = found
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="cases of the zoo")
+    parser.add_argument("--gpu", default="h200")
+    parser.add_argument("--measured", type=Path, help="rows of measure_memory.py")
+    parser.add_argument("--variant", choices=VARIANTS, help="print one prediction as JSON and nothing else")
+    args = parser.parse_args()
+    if args.variant:
+        print(json.dumps(predict(args.names[0], args.variant, args.gpu)))
+        return
+    if args.measured is None:
+        parser.error("--measured is needed for a table")
+    measured = read_measured(args.measured)
+    rows = [
+        predict_in_a_fresh_process(case.name, variant, args.gpu)
+        for case in select(args.names)
+        for variant in VARIANTS
+        if (case.name, variant) in measured
+    ]
+    print(*table(rows, measured, args.gpu), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

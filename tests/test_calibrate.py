@@ -1,0 +1,137 @@
+"""`calibrate` without a GPU: what it keeps, how it goes on after a cut, and how profiles of kernels fall into ops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainfit import calibrate
+from trainfit.calibrate.measure import Kernel, Sample, describe, split_at_markers
+from trainfit.cost import load_profile
+from trainfit.errors import UnknownGpu, UsageError
+
+HEADER = {"schema": 1, "gpu": "NVIDIA H200", "torch": "2.11.0"}
+TIMINGS = {
+    "forward": dict.fromkeys("add mul cast gelu dropout softmax clone layer_norm rms_norm attention".split(), 9)
+    | dict.fromkeys(("view", "transpose", "slice"), 4),
+    "backward": dict.fromkeys("add mul cast gelu dropout softmax clone layer_norm rms_norm attention".split(), 9),
+    "optimizer": {"adamw_10": 100, "adamw_400": 4000},
+}
+
+
+def sample(numel: int) -> Sample:
+    tensor = f"float32[{numel}]"
+    return Sample("aten.neg.default", [tensor], {}, [tensor], warm_ns=2000, cold_ns=3000, num_kernels=1, kernel="neg")
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
+    """A machine with a GPU on which every workload gives one sample; returns what was measured."""
+    measured: list[list[Callable[[], Any]]] = []
+
+    def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
+        measured.append(workloads)
+        yield from (sample(workload()) for workload in workloads)
+        yield "one failed"
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(calibrate, "_header", lambda: HEADER)
+    monkeypatch.setattr(calibrate, "host_costs", lambda: TIMINGS)
+    monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(calibrate, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
+    return measured
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.with_name(path.name + ".partial").read_text().splitlines()]
+
+
+@pytest.mark.usefixtures("machine")
+def test_the_profile_and_the_raw_samples_are_written(tmp_path: Path) -> None:
+    reports: list[str] = []
+    calibrate.calibrate(tmp_path / "gpu.json", reports.append)
+    assert [report.split(":")[0] for report in reports] == ["host", "small 0", "small 40", "large 0"]
+    profile = load_profile(tmp_path / "gpu.json")
+    assert list(profile.tables) == ["pointwise contiguous"]
+    assert len(profile.tables["pointwise contiguous"].points) == 2
+    assert profile.host.forward_view_ns == 4
+    assert sum("sample" in line for line in lines(tmp_path / "gpu.json")) == 51
+    assert sum("failed" in line for line in lines(tmp_path / "gpu.json")) == 3
+
+
+def test_a_run_that_was_cut_goes_on_after_the_last_chunk_it_finished(
+    tmp_path: Path, machine: list[list[Callable[[], Any]]]
+) -> None:
+    partial = tmp_path / "gpu.json.partial"
+    done = [
+        HEADER,
+        {"chunk": "host", "host": TIMINGS},
+        {"begun": "small 0"},
+        {"chunk": "small 0"},
+        {"begun": "small 40"},
+    ]
+    partial.write_text("".join(json.dumps(line) + "\n" for line in done) + '{"sample": {"op": "aten.n')
+    calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
+    assert [len(workloads) for workloads in machine] == [10, 1]  # the rest of the first group, and the second
+    assert load_profile(tmp_path / "gpu.json").tables
+
+
+def test_a_chunk_that_never_finished_in_two_runs_is_left_out(
+    tmp_path: Path, machine: list[list[Callable[[], Any]]]
+) -> None:
+    begun = [HEADER, {"chunk": "host", "host": TIMINGS}, {"begun": "small 40"}, {"begun": "small 40"}]
+    (tmp_path / "gpu.json.partial").write_text("".join(json.dumps(line) + "\n" for line in begun))
+    reports: list[str] = []
+    calibrate.calibrate(tmp_path / "gpu.json", reports.append)
+    assert [len(workloads) for workloads in machine] == [40, 1]
+    assert "small 40: left out, it did not finish in 2 runs" in reports
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_was_begun_elsewhere_is_not_continued(tmp_path: Path) -> None:
+    (tmp_path / "gpu.json.partial").write_text(json.dumps(HEADER | {"torch": "2.12.0"}) + "\n")
+    with pytest.raises(UsageError, match="begun on another GPU or with another torch"):
+        calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_gpu_that_is_not_in_the_catalogue_is_refused_before_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H9000")
+    with pytest.raises(UnknownGpu):
+        calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_gpu_it_says_where_to_run(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="torch sees no GPU here"):
+        calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
+
+
+def test_the_groups_have_names_of_their_own_and_none_is_empty() -> None:
+    groups = calibrate.groups()
+    assert len({name for name, _, _ in groups}) == len(groups)
+    assert all(workloads and repeats >= 1 for _, repeats, workloads in groups)
+
+
+def test_kernels_belong_to_the_marker_before_them() -> None:
+    names = ["lost", "mark", "a", "b", "mark", "mark", "c"]
+    kernels = [Kernel(start, 1, name) for start, name in enumerate(names)]
+    assert [[kernel.name for kernel in segment] for segment in split_at_markers(kernels, "mark")] == [
+        ["a", "b"],
+        [],
+        ["c"],
+    ]
+
+
+def test_tensors_of_the_host_are_described_as_nothing_and_types_by_name() -> None:
+    assert describe([torch.zeros(2), torch.bfloat16, 1.5, None, torch.device("cpu")]) == [
+        None, "bfloat16", 1.5, None, "cpu",
+    ]  # fmt: skip

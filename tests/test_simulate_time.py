@@ -1,0 +1,94 @@
+"""The two queues by hand: the CPU issues, streams run; every number is added up in the comments."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainfit.records import Op, Phase
+from trainfit.simulate import simulate_time
+from trainfit.simulate.time import KERNEL_GAP_NS
+
+GAP = KERNEL_GAP_NS
+
+
+def op(phase: Phase = Phase.FORWARD, name: str = "aten.mm.default") -> Op:
+    return Op(name, phase, "", (), (), ())
+
+
+def test_a_gpu_that_is_behind_runs_kernels_back_to_back() -> None:
+    played = simulate_time([op()] * 3, [100] * 3, [50_000] * 3)
+    # Starts at 100, then each waits for the one before and the gap between kernels.
+    assert played.ends_ns == (50_100, 100_100 + GAP, 150_100 + 2 * GAP)
+    assert played.step_ns == 150_100 + 2 * GAP
+    assert (played.gpu_busy_ns, played.host_ns) == (150_000, 300)
+
+
+def test_a_gpu_that_is_ahead_waits_for_each_issue() -> None:
+    played = simulate_time([op()] * 3, [10_000] * 3, [200] * 3)
+    assert played.ends_ns == (10_200, 20_200, 30_200)
+    assert played.step_ns == 30_200  # bound by the CPU: three issues and the last kernel
+    assert (played.gpu_busy_ns, played.host_ns) == (600, 30_000)
+
+
+def test_work_issued_while_a_long_kernel_runs_is_hidden_behind_it() -> None:
+    played = simulate_time([op()] * 3, [1_000] * 3, [50_000, 10, 10])
+    assert played.ends_ns == (51_000, 51_010 + GAP, 51_020 + 2 * GAP)
+
+
+def test_an_op_without_kernel_takes_only_the_cpu_s_time() -> None:
+    played = simulate_time([op(), op(), op()], [1_000, 400, 1_000], [0, 0, 700])
+    assert played.ends_ns == (1_000, 1_400, 3_100)
+    assert played.step_ns == 3_100
+
+
+def test_a_step_that_ends_on_the_cpu_lasts_until_the_cpu_is_done() -> None:
+    assert simulate_time([op(), op()], [1_000, 9_000], [100, 0]).step_ns == 10_000
+
+
+def test_reading_a_value_back_makes_the_cpu_wait() -> None:
+    ops = [op(), op(name="aten._local_scalar_dense.default"), op()]
+    played = simulate_time(ops, [100, 100, 100], [50_000, 1_000, 200])
+    # The kernel ends at 50,100, the copy at 51,100 + gap; only then is the third op issued.
+    assert played.ends_ns == (50_100, 51_100 + GAP, 51_100 + GAP + 100 + GAP - 100 + 200)
+
+
+def test_streams_run_side_by_side_and_each_in_order() -> None:
+    played = simulate_time([op()] * 3, [100] * 3, [5_000, 7_000, 10_000], streams=[0, 1, 0])
+    assert played.ends_ns == (5_100, 7_200, 15_100 + GAP)
+    assert played.gpu_busy_ns == 22_000
+
+
+def test_time_is_booked_to_the_phase_that_was_running_and_adds_up() -> None:
+    ops = [op(Phase.FORWARD), op(Phase.BACKWARD), op(Phase.RECOMPUTE), op(Phase.BACKWARD), op(Phase.OPTIMIZER)]
+    played = simulate_time(ops, [0] * 5, [100, 200, 30, 40, 5])
+    gaps = {Phase.FORWARD: 100, Phase.BACKWARD: 240 + 2 * GAP, Phase.RECOMPUTE: 30 + GAP, Phase.OPTIMIZER: 5 + GAP}
+    assert dict(played.phase_ns) == gaps
+    assert played.step_ns == sum(gaps.values())
+
+
+def test_nothing_takes_no_time() -> None:
+    assert simulate_time([], [], []).step_ns == 0
+
+
+def test_every_op_needs_both_times() -> None:
+    with pytest.raises(ValueError, match="shorter"):
+        simulate_time([op(), op()], [1, 1], [1])
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(0, 2)), max_size=30))
+def test_a_step_is_bounded_by_both_queues_and_slower_kernels_never_end_it_sooner(
+    times: list[tuple[int, int, int]],
+) -> None:
+    issue, gpu, streams = ([row[index] for row in times] for index in range(3))
+    ops = [op()] * len(times)
+    played = simulate_time(ops, issue, gpu, streams)
+    assert played.step_ns >= sum(issue)
+    assert all(
+        played.step_ns >= sum(ns for ns, stream in zip(gpu, streams, strict=True) if stream == chosen)
+        for chosen in range(3)
+    )
+    assert sum(ns for _, ns in played.phase_ns) == played.step_ns
+    slower = simulate_time(ops, issue, [2 * ns for ns in gpu], streams)
+    assert slower.step_ns >= played.step_ns
