@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,11 +39,13 @@ HOST = HostCosts(
 )
 
 
-def op(name: str, args: list[object], outputs: list[object], phase: Phase = Phase.FORWARD, module: str = "") -> Op:
+def op(
+    name: str, args: Sequence[object], outputs: Sequence[object], phase: Phase = Phase.FORWARD, module: str = ""
+) -> Op:
     return dataclasses.replace(read_op(name, args, {}, outputs, phase), module=module)
 
 
-def profile_of(tables: dict[str, list[tuple[tuple[float, ...], float]]]) -> Profile:
+def profile_of(tables: Mapping[str, Sequence[tuple[tuple[float, ...], float]]]) -> Profile:
     return Profile(SIMPLE_GPU, "2.13.0", {rule: Table(tuple(points)) for rule, points in tables.items()}, HOST)
 
 
@@ -105,6 +108,39 @@ def test_a_multi_tensor_op_is_priced_by_all_its_bytes() -> None:
     profile = profile_of({"_foreach_mul 4": [((0.0, 0.0), 1.0)]})
     scale = op("aten._foreach_mul_.Scalar", [["3*float32[100]"], 0.5], [])
     assert ns_of(scale, profile=profile) == 1000 + 2 * 3 * 400  # each is read and written
+
+
+def test_a_norm_of_rows_that_do_not_lie_in_memory_pays_for_the_copy() -> None:
+    profile = profile_of({"native_layer_norm 4": [((0.0, 0.0), 1.0)], "copy transposed": [((0.0, 0.0, 0.0), 3.0)]})
+    name, rest = "aten.native_layer_norm.default", [[8], "2*float32[8]", 1e-5]
+    outputs: list[object] = ["float32[4,8]", "float32[4,1]", "float32[4,1]"]
+    norm_ns = 1000 + 4 * (32 + 8 + 8) + 4 * (32 + 4 + 4)
+    assert ns_of(op(name, ["float32[4,8]", *rest], outputs), profile=profile) == norm_ns
+    copy_ns = 3 * (1000 + 2 * 4 * 32)
+    assert ns_of(op(name, ["float32[4,8]{1,4}", *rest], outputs), profile=profile) == norm_ns + copy_ns
+
+
+def test_a_convolution_s_layout_changes_and_its_product_come_one_after_the_other() -> None:
+    profile = profile_of({"convolution forward plain bfloat16 nchw": [((0.0,) * 7, 1.0)]})
+    args: list[object] = ["bfloat16[2,4,8,8]", "bfloat16[16,4,3,3]", None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1]
+    layer = op("aten.convolution.default", args, ["bfloat16[2,16,8,8]"])
+    traffic_ns = 2 * (2 * 4 * 64 + 16 * 4 * 9 + 2 * 16 * 64)
+    arithmetic_ns = 2 * (2 * 64) * 16 * 4 * 9 / 1000
+    assert ns_of(layer, profile=profile) == round(1000 + traffic_ns + arithmetic_ns)
+
+
+def test_a_recurrent_layer_launches_two_kernels_per_step_layer_and_direction() -> None:
+    data, weights = "bfloat16[10,4,8]", ["2*bfloat16[32,8]"]  # 10 steps of a batch of 4
+    args: list[object] = [data, weights, 4, None, "bfloat16[2,4,8]", None, 2, 8, 0, 1, False, 0.0, True, True, [], None]
+    layer = op("aten._cudnn_rnn.default", args, ["bfloat16[10,4,16]"])
+    assert works(layer, 132)[0].kernels == 2 * 10 * 1 * 2
+
+
+def test_narrowing_and_widening_casts_have_rules_of_their_own() -> None:
+    narrow = op("aten._to_copy.default", ["float32[64]"], ["bfloat16[64]"])
+    widen = op("aten._to_copy.default", ["bfloat16[64]"], ["float32[64]"])
+    rules = [works(cast, 132)[0].rule for cast in (narrow, widen)]
+    assert rules == ["cast 4 to 2 contiguous mixed", "cast 2 to 4 contiguous mixed"]
 
 
 @pytest.mark.parametrize(
@@ -199,6 +235,8 @@ def test_the_cpu_pays_for_kernels_views_modules_and_listed_tensors() -> None:
         op("e", [["3*float32[2]"]], [], Phase.OPTIMIZER),
     ]
     assert issue_times_ns(ops, [1, 0, 1, 0, 1], HOST) == (110, 3, 20, 5, 40 + 3 * 2)
+    again = op("f", [], [], Phase.RECOMPUTE)
+    assert issue_times_ns([again], [1], HOST) == (16,)  # run again under hooks: 1.6 times a forward op
     assert issue_times_ns(ops[:1], [5], HOST) == (100 + 10 + 4 * 5,)  # further kernels cost half
 
 

@@ -118,10 +118,7 @@ def attention(op: Op) -> tuple[Work, ...]:
     base = f"attention {backend} {half} {direction}"
     other = "full" if is_causal else "causal"
     rules = [f"{base} {causal}{extra}", f"{base} {causal}", f"{base} {other}{extra}", f"{base} {other}"]
-    rules += [
-        f"attention efficient {half} {direction} {causal}{extra}",
-        f"attention efficient {half} {direction} {causal}",
-    ]
+    rules += [f"attention efficient {half} {direction} {causal}{option}" for option in (extra, "")]
     return tuple(Work(rule, coordinates, flops, query.dtype, nbytes) for rule in dict.fromkeys(rules))
 
 
@@ -171,7 +168,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
         passes = max(1, sum(value is True for value in mask[:2])) if isinstance(mask, tuple) else 2
     nbytes = total_bytes(tensors) * passes + total_bytes(op.outputs)
     nhwc = is_channels_last(image) or is_channels_last(weight)  # 1-d convolutions are made contiguous first
-    stride = prod(pixels[2:]) and (prod(image.shape[2:]) / max(prod(out.shape[2:]), 1))
+    stride = prod(image.shape[2:]) / max(prod(out.shape[2:]), 1)
     coordinates = (
         *log(positions, weight.shape[0], weight.shape[1]), *(2 * value for value in log(window)), *log(groups),
         *log(stride), 2.0 * (passes - 1),
@@ -183,10 +180,9 @@ def convolution(op: Op) -> tuple[Work, ...]:
     dtypes = dict.fromkeys((image.dtype, "bfloat16" if half else "float32"))
     rules = [f"convolution {direction} {kind} {dtype} {layout}" for dtype in dtypes for layout in layouts]
     rules += [f"convolution {direction} plain {dtype} nchw" for dtype in dtypes]
-    work_flops = flops * passes
     flops_dtype = "tf32" if image.dtype == "float32" else image.dtype  # torch lets cuDNN round to TF32
     return tuple(
-        Work(rule, coordinates, work_flops, flops_dtype, nbytes, is_serial=True) for rule in dict.fromkeys(rules)
+        Work(rule, coordinates, flops * passes, flops_dtype, nbytes, is_serial=True) for rule in dict.fromkeys(rules)
     )
 
 

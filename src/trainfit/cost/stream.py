@@ -195,9 +195,7 @@ def reduction(op: Op) -> tuple[Work, ...]:
     nbytes = total_bytes([tensor, *others]) + total_bytes(op.outputs)
     inner = inner_dim(tensor)
     is_inner = inner is None or _is_reduced(op, tensor, inner)
-    run = 1
-    if not is_inner and inner is not None:
-        run = tensor.shape[inner]
+    run = 1 if is_inner or inner is None else tensor.shape[inner]
     direction = "inner" if is_inner else "outer"
     coordinates = log(reduced, kept, run)
     name = base_name(op)
@@ -301,21 +299,21 @@ def move(op: Op) -> tuple[Work, ...]:
     else:
         nbytes = total_bytes(inputs) + total_bytes(outputs)
     coordinates = log(nbytes, nbytes / max(out.numel, 1))
-    layout = _layout([tensor for tensor in inputs if tensor.shape == out.shape], out) if kind == "cat" else ""
+    rules = [kind]
     if kind == "cat":
-        inner = inner_dim(inputs[0])
-        position = argument(op, 1, "dim", 0)
-        is_outermost = isinstance(position, int) and position % len(out.shape) == 0
-        is_plain = all(_is_dense(tensor) and inner_dim(tensor) == inner for tensor in inputs)
-        layout = ("outer" if is_outermost else "inner") if is_plain else "strided"
-    if kind == "index_put":
-        layout = "accumulate" if argument(op, 3, "accumulate", False) else "plain"
-    rules = [f"{kind} {layout}".strip()]
-    if kind == "cat":
-        rules += ["cat inner", "cat strided"]
-    return tuple(
-        Work(rule, coordinates, 0, "", nbytes, 2 if kind == "slice_backward" else 1) for rule in dict.fromkeys(rules)
-    )
+        rules = [_cat_rule(op, inputs, out), "cat inner", "cat strided"]
+    elif kind == "index_put":
+        rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
+    kernels = 2 if kind == "slice_backward" else 1
+    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels) for rule in dict.fromkeys(rules))
+
+
+def _cat_rule(op: Op, inputs: list[TensorRef], out: TensorRef) -> str:
+    """Joined along the slowest dimension pieces stay whole; otherwise rows are interleaved."""
+    if not all(_is_dense(tensor) and inner_dim(tensor) == inner_dim(inputs[0]) for tensor in inputs):
+        return "cat strided"
+    position = argument(op, 1, "dim", 0)
+    return "cat outer" if isinstance(position, int) and position % len(out.shape) == 0 else "cat inner"
 
 
 def weight_norm(op: Op) -> tuple[Work, ...]:
