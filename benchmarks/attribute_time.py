@@ -30,8 +30,9 @@ from zoo import Case, zoo
 
 DEFAULT = (
     "llama1b gpt2m bertl mistral_fp32_padded t5_amp deberta mixtral swin_base convnext_amp resnet50_amp unet_fp32 "
-    "whisper_small vit_large lstm_amp qwen3 nanogpt_dropout_bf16 opt_fp16amp resnet50_nhwc_amp wav2vec2 llama_adafactor "
-    "modernbert segformer clip complex_rope_bf16 conv1d_amp encoder_post_norm_fp32 gemma bart resnet50_fp32 gru_bf16"
+    "whisper_small vit_large lstm_amp qwen3 nanogpt_dropout_bf16 opt_fp16amp resnet50_nhwc_amp wav2vec2 "
+    "llama_adafactor modernbert segformer clip complex_rope_bf16 conv1d_amp encoder_post_norm_fp32 gemma bart "
+    "resnet50_fp32 gru_bf16"
 ).split()
 
 

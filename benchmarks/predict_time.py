@@ -60,7 +60,10 @@ def table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, 
     yield f"# GPU time and step time on {gpu_name}: predicted, measured, error"
     yield ""
     yield f"Measured with torch {', '.join(versions)}; predicted with torch {rows[0]['torch']}, no GPU. Milliseconds."
-    yield "Printed by benchmarks/predict_time.py."
+    yield from (
+        "Printed by benchmarks/predict_time.py. The datasheet's efficiencies are the shipped profile's, smoothed: on",
+        "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
+    )
     yield ""
     yield "| case | variant | GPU busy | measured | error | datasheet error | step | measured | error | bound by |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
