@@ -311,3 +311,11 @@ def test_a_profile_that_is_missing_is_said_before_anything_is_traced(monkeypatch
 def test_an_estimate_without_time_says_so(estimate: trainfit.Estimate) -> None:
     with pytest.raises(UsageError, match="has no time"):
         dataclasses.replace(estimate, time=None).step_time_ms  # noqa: B018
+
+
+def test_the_timeline_of_a_real_step_goes_forward_in_time_and_ends_with_the_step() -> None:
+    step = trainfit.Step(model=nn.Linear(64, 64), batch=(torch.empty(8, 64),), loss=torch.Tensor.sum, micro_batches=3)
+    estimate = trainfit.estimate(step, "h200")
+    times_ns = [point.time_ns for point in estimate.timeline]
+    assert times_ns == sorted(times_ns)
+    assert 0 < times_ns[0] < times_ns[-1] <= estimate.step_time_ms * 1e6

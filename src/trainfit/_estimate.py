@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainfit._time_estimate import TimeEstimate, time_step
+from trainfit._time_estimate import TimeEstimate, time_step, timed_points
 from trainfit.cost import load_profile, pricing_for
 from trainfit.errors import BadStep, UsageError
 from trainfit.gpus.catalogue import Gpu, find_gpu
@@ -116,11 +116,13 @@ def estimate(
     trace = trace_step(step, target)
     trace_seconds = time.perf_counter() - start
     result = estimate_trace(trace, target, allocator)
+    step_time = time_step(trace, pricing)
     return replace(
         result,
         budget_bytes=budget_bytes,
         trace_seconds=trace_seconds,
-        time=_with_throughput(time_step(trace, pricing), step),
+        timeline=timed_points(trace, result.timeline, step_time.op_ends_ns),
+        time=_with_throughput(step_time, step),
     )
 
 

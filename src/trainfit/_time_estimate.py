@@ -6,12 +6,12 @@ This file composes the stages and adds up what they found: by phase, by op, by m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trainfit.cost import OpCost, Pricing, issue_times_ns, price_with, unpriced
-from trainfit.records import Op, Phase, Trace
+from trainfit.records import Op, Phase, TimelinePoint, Trace
 from trainfit.simulate import simulate_time
 
 LAUNCH_BOUND_IDLE = 0.15
@@ -52,6 +52,8 @@ class TimeEstimate:
     top_ops: tuple[TimeShare, ...]
     top_modules: tuple[TimeShare, ...]
     """Modules that differ only in a number, the layers of a stack, are one: "layers.*.mlp"."""
+    op_ends_ns: tuple[int, ...]
+    """When each op of the steady step is done, in the order in which they run."""
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
     """None where the batch has no token ids."""
@@ -102,7 +104,19 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
         roofline_share=unpriced(costs),
         top_ops=_top((op.name, cost) for op, cost in zip(ops, costs, strict=True)),
         top_modules=_top((_module_kind(op), cost) for op, cost in zip(ops, costs, strict=True)),
+        op_ends_ns=played.ends_ns,
     )
+
+
+def timed_points(trace: Trace, points: Iterable[TimelinePoint], op_ends_ns: Sequence[int]) -> tuple[TimelinePoint, ...]:
+    """The memory timeline with the moment of each point; both are in the order in which the steady step runs."""
+    sections = (trace.sections[index] for index in trace.steady_step)
+    running = [op for section in sections for op in range(section.first_op, section.last_op)]
+    timed, position = [], 0
+    for point in points:
+        position = running.index(point.op, position)
+        timed.append(replace(point, time_ns=op_ends_ns[position]))
+    return tuple(timed)
 
 
 def _top(named: Iterable[tuple[str, OpCost]]) -> tuple[TimeShare, ...]:

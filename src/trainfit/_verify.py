@@ -282,8 +282,12 @@ def _real_batch(batch: Mapping[str, Any] | tuple[Any, ...], device: str) -> tupl
 
     from trainfit import torch_compat
 
+    moved: dict[int, torch.Tensor] = {}  # a tensor that comes twice is moved once, as the prediction has it
+
     def move(tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+        if id(tensor) not in moved:
+            moved[id(tensor)] = tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+        return moved[id(tensor)]
 
     if isinstance(batch, Mapping):
         return (), torch_compat.tree_map_only(torch.Tensor, move, dict(batch))

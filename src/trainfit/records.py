@@ -35,9 +35,9 @@ class Category(StrEnum):
 
 
 OUTPUT, LAST_OUTPUT = 0, -(2**63)
-"""Steps of a kernel's hidden memory. Steps are integers: n > 0 allocates a temporary of n bytes, -n frees the latest one
-of n bytes, OUTPUT is the op's next output, LAST_OUTPUT its last one that has not come yet. Outputs beyond those named
-come before all steps; temporaries that are left go after them."""
+"""Steps of a kernel's hidden memory. Steps are integers: n > 0 allocates a temporary of n bytes, -n frees the latest
+one of n bytes, OUTPUT is the op's next output, LAST_OUTPUT its last one that has not come yet. Outputs beyond those
+named come before all steps; temporaries that are left go after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class TimelinePoint:
     """Memory right after one op of the steady step."""
 
     op: int
-    time_ns: int  # 0 until the step is priced
+    time_ns: int  # since the step began; 0 until the step is priced
     bytes_by_category: tuple[int, ...]  # in the order of Category
 
 
