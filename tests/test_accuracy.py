@@ -32,10 +32,9 @@ MIB = 2**20
 ROWS = [json.loads(line) for line in (BENCHMARKS / "results" / "memory_h200.jsonl").read_text().splitlines()]
 MEASURED = sorted({(row["case"], row["variant"]) for row in ROWS})
 THE_THREE = ("llama1b", "gpt2m", "bertl")
-# Off by more than 0.1% of allocated, with the cause where it is known.
+# Off by more than 0.1% of allocated, with the cause as far as it is known.
 LOOSER = {
-    "gru_bf16": 0.005,  # cuDNN sizes an RNN's workspaces; the formula was fitted to LSTMs
-    "t5_amp": 0.005,
+    "t5_amp": 0.003,  # classic segments only: the same allocations, some in another order
 }
 
 

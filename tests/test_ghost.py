@@ -203,6 +203,19 @@ def test_recurrent_networks_run_on_cudnn_with_one_flat_weight() -> None:
             assert all(p.grad is not None and p.grad.shape == p.shape for p in rnn.parameters())
 
 
+def test_dropout_between_the_layers_of_an_rnn_keeps_24_bytes_per_thread_of_the_gpu_once() -> None:
+    sizes: list[int] = []
+    with ghost_gpu("h200") as mode:
+        rnn = nn.LSTM(8, 16, num_layers=2, dropout=0.1, device="cuda")
+        x = torch.randn(5, 3, 8, device="cuda")
+        mode.listener = lambda func, args, kwargs, result: sizes.append(
+            result.untyped_storage().nbytes() if func is torch.ops.aten.empty.memory_format else 0
+        )
+        rnn(x)
+        rnn(x)
+    assert sizes.count(24 * 2048 * 132) == 1
+
+
 def test_packed_sequences_run_on_cudnn() -> None:
     def program() -> None:
         packed = nn.utils.rnn.pack_padded_sequence(

@@ -14,7 +14,7 @@ import torch.backends.cudnn.rnn
 import torch.cuda.amp.common
 
 from trainfit import torch_compat
-from trainfit.ghost.routes import RNN_MODES
+from trainfit.ghost.recurrent import RNN_MODES
 from trainfit.ghost.tensor import CUDA, Ghost
 from trainfit.gpus.catalogue import Gpu
 

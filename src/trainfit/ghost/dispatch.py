@@ -61,12 +61,14 @@ class GhostMode(torch_compat.TorchDispatchMode):
         if kwargs.get("generator") is not None:
             kwargs["generator"] = None
         kernel = GHOST_KERNELS.get(func, func)
+        replaced = [w.untyped_storage() for w in args[0]] if func is aten._cudnn_rnn_flatten_weight.default else []
         with inside_kernel():
             result = _wrap(kernel(*args, **kwargs))
         _state_answers(func, args, result)
         follow(func, args, kwargs, result)
         if self.listener is not None:
             self.listener(func, args, kwargs, result)
+        del replaced  # what the op put aside goes after it, as on the GPU
         return result
 
     def _enter_gpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -15,11 +15,11 @@ import torch
 
 from trainfit import torch_compat
 from trainfit.ghost.attention import attend
+from trainfit.ghost.recurrent import RNN_MODES, CudnnRnn
 from trainfit.ghost.tensor import META, Ghost
 from trainfit.gpus.catalogue import Gpu
 
 aten = torch.ops.aten
-RNN_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
 CUDA_KERNELS_OVER_COMPOSITES = ("silu_backward", "mish_backward", "native_channel_shuffle", "_fused_rms_norm")
@@ -33,6 +33,7 @@ def never_reached(*args: Any, **kwargs: Any) -> Any:
 
 def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Callable[..., Any]]:
     """Replacement bodies by op name with overload, for ghosts on the given GPU."""
+    rnn = CudnnRnn(gpu)
     routes: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": functools.partial(attend, gpu, torch_version),
         "dropout": _dropout,
@@ -41,13 +42,13 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
         "lstm_cell": _lstm_cell,
         "gru_cell": _gru_cell,
         "_batch_norm_impl_index": _batch_norm,
-        "lstm.input": _lstm,
-        "lstm.data": _lstm_packed,
+        "lstm.input": rnn.lstm,
+        "lstm.data": rnn.lstm_packed,
         "cudnn_is_acceptable": _cudnn_is_acceptable,
     }
     for name in ("gru", "rnn_tanh", "rnn_relu"):
-        routes[f"{name}.input"] = functools.partial(_rnn, RNN_MODES[name])
-        routes[f"{name}.data"] = functools.partial(_rnn_packed, RNN_MODES[name])
+        routes[f"{name}.input"] = functools.partial(rnn.simple, RNN_MODES[name])
+        routes[f"{name}.data"] = functools.partial(rnn.simple_packed, RNN_MODES[name])
     return {name: _for_ghosts(name, body) for name, body in routes.items()}
 
 
@@ -155,58 +156,3 @@ def _nowhere(device: Any) -> torch.device:
 
 def _cudnn_is_acceptable(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) and x.numel() > 0
-
-
-def _lstm(
-    x: torch.Tensor, hx: Sequence[torch.Tensor], params: Sequence[torch.Tensor], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    out, hy, cy = _cudnn_rnn(
-        2, x, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional, batch_first, ()
-    )
-    return out, hy, cy
-
-
-def _lstm_packed(
-    x: torch.Tensor, batch_sizes: torch.Tensor, hx: Sequence[torch.Tensor], params: Sequence[torch.Tensor],
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    sizes = tuple(batch_sizes.tolist())
-    out, hy, cy = _cudnn_rnn(
-        2, x, hx[0], hx[1], params, has_biases, num_layers, dropout, train, bidirectional, False, sizes
-    )
-    return out, hy, cy
-
-
-def _rnn(
-    mode: int, x: torch.Tensor, hx: torch.Tensor, params: Sequence[torch.Tensor], has_biases: bool, num_layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    return _cudnn_rnn(
-        mode, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional, batch_first, ()
-    )[:2]
-
-
-def _rnn_packed(
-    mode: int, x: torch.Tensor, batch_sizes: torch.Tensor, hx: torch.Tensor, params: Sequence[torch.Tensor],
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    sizes = tuple(batch_sizes.tolist())
-    return _cudnn_rnn(mode, x, hx, None, params, has_biases, num_layers, dropout, train, bidirectional, False, sizes)[
-        :2
-    ]
-
-
-def _cudnn_rnn(
-    mode: int, x: torch.Tensor, hx: torch.Tensor, cx: torch.Tensor | None, params: Sequence[torch.Tensor],
-    has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-    batch_sizes: tuple[int, ...],
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    weights_per_layer = 4 if has_biases else 2
-    hidden_size = params[1].size(-1) if mode != 2 or cx is None else cx.size(-1)
-    proj_size = hx.size(-1) if hx.size(-1) != hidden_size else 0
-    out, hy, cy, _reserve, _weight_buf = aten._cudnn_rnn(
-        x, list(params), weights_per_layer, None, hx, cx, mode, hidden_size, proj_size, num_layers, batch_first,
-        dropout, train, bidirectional, list(batch_sizes), None,
-    )  # fmt: skip
-    return out, hy, cy

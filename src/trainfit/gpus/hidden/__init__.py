@@ -33,7 +33,7 @@ class CudaHiddenMemory:
     torch_version: tuple[int, int]
 
     def workspaces(self, op: Op) -> tuple[tuple[str, int], ...]:
-        return blas.workspaces(op, self.gpu, self.torch_version) or recurrent.workspaces(op, self.gpu)
+        return blas.workspaces(op, self.gpu, self.torch_version)
 
     def temporaries(self, op: Op) -> tuple[int, ...]:
         rule = RULES.get(op.name)
