@@ -327,6 +327,21 @@ def test_recurrent_models_train(cls: Any, autocast: torch.dtype | None) -> None:
     assert found["gradients"] == found["parameters"]
 
 
+def test_hooks_on_modules_and_tensors_run_and_what_they_hold_stays() -> None:
+    held: list[torch.Tensor] = []
+
+    def build() -> nn.Module:
+        model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.GELU(), nn.Linear(16, 8, bias=False))
+        model[2].register_forward_hook(lambda module, args, output: held.append(output))
+        model[1].register_full_backward_hook(lambda module, grads_in, grads_out: held.append(grads_out[0]))
+        return model
+
+    t = trace(build, x(4, 8))
+    assert [tuple(value.shape) for value in held] == [(4, 8), (4, 16)]
+    # the output that the hook holds is never freed, and so belongs to nothing of the step
+    assert bytes_by_category(t)["other"] >= 4 * 8 * 4 + 4 * 8 * 4 + 4 * 16 * 4
+
+
 # ---- errors --------------------------------------------------------------------------------------------------------
 
 
