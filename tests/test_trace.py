@@ -380,3 +380,13 @@ def test_a_target_left_on_the_cpu_is_an_error_as_on_a_gpu() -> None:
     target = torch.ones(4, 8)
     with pytest.raises(TraceError, match="same device"):
         trace(nn.Linear(8, 8), x(4, 8), loss=lambda out: F.mse_loss(out, target))
+
+
+def test_an_optimizer_without_parameters_is_an_error_that_names_the_optimizer() -> None:
+    with pytest.raises(TraceError, match="making the optimizer failed .*empty parameter list"):
+        trace(nn.Linear(8, 8), x(4, 8), optimizer=lambda parameters: torch.optim.SGD([], lr=0.1))
+
+
+def test_a_step_that_recomputes_nothing_has_no_recomputation() -> None:
+    t = trace(nn.Linear(8, 8), x(4, 8), autocast=torch.float16, grad_scaler=True, optimizer=None)
+    assert Phase.RECOMPUTE not in {op.phase for op in t.ops}

@@ -77,7 +77,8 @@ class Program:
                 f"{type(self.model).__name__} has no parameter that requires a gradient",
                 hint="unfreeze what you train, or check that the model has parameters",
             )
-        optimizer = make(parameters)
+        with _explaining("making the optimizer"):
+            optimizer = make(parameters)
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadStep(
                 f"Step.optimizer returned a {type(optimizer).__name__}, not a torch optimizer",

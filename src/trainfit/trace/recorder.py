@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from trainfit import torch_compat
 from trainfit.ghost.tensor import Ghost
 from trainfit.records import MemoryEvent, Op, Phase, Section, TensorRef
 from trainfit.trace.modules import ModuleNames
@@ -59,8 +60,8 @@ class Recorder:
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         phase = self.phase
-        if phase is Phase.BACKWARD and torch.is_grad_enabled():
-            phase = Phase.RECOMPUTE
+        if phase is Phase.BACKWARD and torch.is_grad_enabled() and torch_compat.current_autograd_node() is not None:
+            phase = Phase.RECOMPUTE  # a node of the engine that records a graph runs a forward again
         self.ops.append(
             Op(
                 name=str(func),
