@@ -383,7 +383,7 @@ def test_a_target_left_on_the_cpu_is_an_error_as_on_a_gpu() -> None:
 
 
 def test_an_optimizer_without_parameters_is_an_error_that_names_the_optimizer() -> None:
-    with pytest.raises(TraceError, match="making the optimizer failed .*empty parameter list"):
+    with pytest.raises(TraceError, match=r"making the optimizer failed .*empty parameter list"):
         trace(nn.Linear(8, 8), x(4, 8), optimizer=lambda parameters: torch.optim.SGD([], lr=0.1))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainfit import presets
+from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_target
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
 
@@ -27,24 +28,15 @@ def add_parser(verbs: Any) -> None:
         description="Predict the peak memory and the time of one training step on a GPU that need not be there.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="a preset, file.py:function or package.module:function that returns a trainfit.Step, "
-        "or hf:path/config.json of a transformers model",
-    )
-    parser.add_argument("--gpu", default="h200", help="a GPU that 'trainfit gpus' lists (default: %(default)s)")
-    parser.add_argument("--batch", type=_positive, metavar="N", help="batch size of a preset or an hf: target")
-    parser.add_argument("--seq", type=_positive, metavar="N", help="sequence length of a preset or an hf: target")
+    add_target(parser, ANY_TARGET)
+    add_gpu(parser)
     parser.add_argument(
         "--budget", metavar="SIZE", help="72GiB, 80GB or 90%% of the GPU (default: all of it less the driver's context)"
     )
-    parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="what 'trainfit calibrate' measured of that GPU, to tell time by"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
+    add_output(parser)
     parser.set_defaults(run=run)
 
 
@@ -93,13 +85,3 @@ def _progress(message: str) -> contextlib.AbstractContextManager[Any]:
     from rich.console import Console
 
     return Console(stderr=True).status(message)
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return number

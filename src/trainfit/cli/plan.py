@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainfit import presets
+from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_target
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
@@ -29,15 +30,8 @@ def add_parser(verbs: Any) -> None:
         description="Find what each block keeps and recomputes, so that the step fits and is as fast as can be.",
         epilog=f"presets: {', '.join(presets.PRESETS)}",
     )
-    parser.add_argument(
-        "target",
-        metavar="TARGET",
-        help="a preset, file.py:function or package.module:function that returns a trainfit.Step, "
-        "or hf:path/config.json of a transformers model",
-    )
-    parser.add_argument("--gpu", default="h200", help="a GPU that 'trainfit gpus' lists (default: %(default)s)")
-    parser.add_argument("--batch", type=_positive, metavar="N", help="batch size of a preset or an hf: target")
-    parser.add_argument("--seq", type=_positive, metavar="N", help="sequence length of a preset or an hf: target")
+    add_target(parser, ANY_TARGET)
+    add_gpu(parser)
     parser.add_argument(
         "--budget",
         metavar="SIZE",
@@ -47,12 +41,10 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--memory", choices=("reserved", "allocated"), default="reserved", help="the peak that the budget binds"
     )
-    parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
     parser.add_argument("--maximize", choices=("batch", "seq"), help="plan for the largest that fits")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the plan")
     parser.add_argument("--frontier", metavar="FILE", type=Path, help="write plans for the whole range of budgets")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
+    add_output(parser)
     parser.set_defaults(run=run)
 
 
@@ -144,13 +136,3 @@ def _progress(message: str) -> contextlib.AbstractContextManager[Any]:
     from rich.console import Console
 
     return Console(stderr=True).status(message)
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return number

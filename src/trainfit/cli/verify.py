@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainfit.cli.arguments import add_output, add_target
+
 NOT_VERIFIED = 4
 
 
@@ -20,11 +22,8 @@ def add_parser(verbs: Any) -> None:
         description="Run a plan on the GPU it is for: peaks, time and gradients, measured beside predicted.",
     )
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a file that 'trainfit plan -o' wrote")
-    parser.add_argument("target", metavar="TARGET", help="the target that the plan was made for")
-    parser.add_argument("--batch", type=int, metavar="N", help="batch size of a preset or an hf: target")
-    parser.add_argument("--seq", type=int, metavar="N", help="sequence length of a preset or an hf: target")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
+    add_target(parser, "the target that the plan was made for")
+    add_output(parser)
     parser.set_defaults(run=run)
 
 
