@@ -17,8 +17,7 @@ from torch.autograd.graph import _engine_run_backward
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_foreach_types
 from torch.utils._device import _device_constructors
 from torch.utils._foreach_utils import _foreach_supported_types as _utility_foreach_types
-from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
@@ -31,6 +30,14 @@ disabled_torch_function = torch._C._disabled_torch_function_impl
 ENGINE_CODE = _engine_run_backward.__code__
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
+
+
+class DispatchMode(TorchDispatchMode):
+    """A dispatch mode whose handler torch does not wrap against dynamo, which costs at every op."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
 
 
 def make_cuda_keyed_subclass(cls: type, meta: torch.Tensor, requires_grad: bool, device: torch.device) -> torch.Tensor:

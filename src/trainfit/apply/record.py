@@ -137,16 +137,12 @@ def _without_data(device: torch.device, gpu: Gpu | None, recorder: _Recorder) ->
             yield torch.device("cuda:0")
 
 
-class _Listening(torch_compat.TorchDispatchMode):
+class _Listening(torch_compat.DispatchMode):
     """Tells the recorder of each op, as the ghost's dispatch mode does."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
         self._recorder = recorder
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch wraps the handler, at a price for every op
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

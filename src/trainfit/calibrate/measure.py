@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainfit.torch_compat import TorchDispatchMode, gpu_marker, is_view, tree_flatten
+from trainfit.torch_compat import DispatchMode, gpu_marker, is_view, tree_flatten
 
 FLUSH_BYTES = 256 * 2**20
 """Read between cold runs; larger than any GPU's L2."""
@@ -61,7 +61,7 @@ class _Run(NamedTuple):
     is_cold: bool
 
 
-class OpTimer(TorchDispatchMode):
+class OpTimer(DispatchMode):
     """Times the ops that run inside it; `samples` closes the books."""
 
     def __init__(self, repeats: int, known: set[str]) -> None:

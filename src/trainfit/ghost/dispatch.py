@@ -27,16 +27,12 @@ OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
 
 
-class GhostMode(torch_compat.TorchDispatchMode):
+class GhostMode(torch_compat.DispatchMode):
     """One instance per ghost context; `listener` may be set while a trace is taken."""
 
     def __init__(self) -> None:
         super().__init__()
         self.listener: OpListener | None = None
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # otherwise torch wraps the handler, at a price for every op
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
