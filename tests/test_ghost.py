@@ -355,3 +355,23 @@ def test_state_dicts_can_be_saved_from_the_host_side() -> None:
         names = list(nn.Linear(2, 2, device="cuda").state_dict())
     assert names == ["weight", "bias"]
     torch.save(nn.Linear(2, 2).state_dict(), io.BytesIO())
+
+
+def test_ctc_loss_keeps_a_table_of_its_paths() -> None:
+    with ghost_gpu("h200"):
+        log_probs = torch.randn(50, 4, 20, device="cuda").log_softmax(2).requires_grad_()
+        lengths = torch.tensor([3, 7, 5, 6])
+        loss = F.ctc_loss(log_probs, torch.ones(21, dtype=torch.long, device="cuda"), torch.full((4,), 50), lengths)
+        loss.backward()
+        assert log_probs.grad is not None
+        assert torch.ops.aten._ctc_loss(
+            log_probs.detach(), torch.ones(21, dtype=torch.long, device="cuda"), [50] * 4, [3, 7, 5, 6]
+        )[1].shape == (4, 50, 2 * 7 + 1)
+
+
+def test_a_host_scalar_fills_and_new_tensors_come_to_the_gpu() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(3, device="cuda")
+        assert x.masked_fill(x > 0, torch.tensor(0.0)).is_cuda
+        assert x.new_tensor([1, 2]).is_cuda
+        assert x.new_tensor([1, 2]).dtype == torch.float32

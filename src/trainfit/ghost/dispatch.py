@@ -113,10 +113,11 @@ def _leave_gpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return torch.ones(ghosts[0].shape, dtype=kwargs.get("dtype") or ghosts[0].dtype, device=kwargs["device"])
 
 
-# Ops that take CPU tensors beside CUDA ones: copies, and indexing with indices on the host.
+# Ops that take CPU tensors beside CUDA ones: copies, indices and lengths on the host.
 TAKES_HOST_TENSORS = frozenset(
     {aten.copy_.default, aten._to_copy.default, aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
     | {aten._index_put_impl_.default, aten._cudnn_rnn.default, aten._pack_padded_sequence.default}
+    | {aten._ctc_loss.Tensor, aten._ctc_loss_backward.Tensor}
 )
 
 

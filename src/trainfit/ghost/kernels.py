@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainfit.ghost.answers import count_nonzero, count_unique
+from trainfit.ghost.answers import count_nonzero, count_unique, largest_value
 from trainfit.torch_compat import host_kernels, suggest_memory_format
 
 aten = torch.ops.aten
@@ -188,6 +188,24 @@ def _reduced_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, *re
     return unreduced if reduction == 0 else unreduced.as_strided((), ())
 
 
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of each sequence, and a table of its time steps by twice its longest target and one."""
+    length, batch = log_probs.size(0), log_probs.size(1)
+    longest = targets.size(1) if targets.dim() == 2 else largest_value("aten._ctc_loss", target_lengths)
+    return log_probs.new_empty(batch), log_probs.new_empty((batch, length, 2 * longest + 1))
+
+
+def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return _like(log_probs)
+
+
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """The value may be a scalar on the host, which the meta kernel refuses."""
+    return aten.masked_fill.Scalar(x, mask, 0)
+
+
 def _nonzero(x: torch.Tensor) -> torch.Tensor:
     # CUDA writes the coordinates transposed, hence the strides.
     return x.new_empty((x.dim(), count_nonzero("aten.nonzero", x)), dtype=torch.int64).t()
@@ -217,6 +235,11 @@ def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, t
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    aten._ctc_loss.default: _ctc_loss,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.default: _ctc_loss_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    aten.masked_fill.Tensor: _masked_fill,
     aten.mse_loss.default: _reduced_loss,
     aten.smooth_l1_loss.default: _reduced_loss,
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,

@@ -52,6 +52,10 @@ class Ghost(torch.Tensor):
         """A number that two tensors share only if they start at the same place: programs compare these."""
         return self.untyped_storage()._cdata + int(self.storage_offset()) * self.element_size()
 
+    def new_tensor(self, data: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> Any:  # type: ignore[override]
+        """Through `torch.tensor`, which the ghost GPU has in hand; torch's own works below the dispatcher."""
+        return torch.tensor(data, dtype=dtype or self.dtype, device=device or CUDA, **options)
+
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Ghost(shape={tuple(self.shape)}, dtype={self.dtype})"
 
