@@ -375,3 +375,15 @@ def test_a_host_scalar_fills_and_new_tensors_come_to_the_gpu() -> None:
         assert x.masked_fill(x > 0, torch.tensor(0.0)).is_cuda
         assert x.new_tensor([1, 2]).is_cuda
         assert x.new_tensor([1, 2]).dtype == torch.float32
+
+
+def test_cells_take_their_fused_kernels_and_known_values_come_back_to_the_host() -> None:
+    def program() -> None:
+        x, h = torch.randn(4, 8, device="cuda"), torch.zeros(4, 16, device="cuda")
+        state, _ = nn.LSTMCell(8, 16, device="cuda")(x, (h, h))
+        nn.GRUCell(16, 16, device="cuda")(state, h).sum().backward()
+        assert torch.arange(3, device="cuda").cpu().tolist() == [0, 1, 2]
+
+    names = ops_of(program)
+    assert names.count("_thnn_fused_lstm_cell") == 1
+    assert names.count("_thnn_fused_gru_cell_backward") == 1

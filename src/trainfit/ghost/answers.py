@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -67,17 +67,6 @@ def count_unique(x: torch.Tensor) -> int:
         return _stated_size("aten.unique")
     with torch_compat.host_kernels():
         return values.unique().numel()
-
-
-def largest_value(op_name: str, sizes: Sequence[int] | torch.Tensor) -> int:
-    """The largest of some sizes: given on the host, known, or stated by the user; raises when neither."""
-    if not isinstance(sizes, torch.Tensor):
-        return max(sizes)
-    values = sizes if sizes.is_cpu else known_value(sizes)
-    if values is None:
-        return _stated_size(op_name)
-    with torch_compat.host_kernels():
-        return int(values.max())
 
 
 def _stated_size(op_name: str) -> int:

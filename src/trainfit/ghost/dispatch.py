@@ -17,7 +17,7 @@ from trainfit import torch_compat
 from trainfit.ghost.answers import answer_scalar
 from trainfit.ghost.kernels import GHOST_KERNELS
 from trainfit.ghost.tensor import META, Ghost, inside_kernel
-from trainfit.ghost.values import follow, learn
+from trainfit.ghost.values import follow, known_value, learn
 
 aten = torch.ops.aten
 ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
@@ -108,16 +108,19 @@ def _wrap(result: Any) -> Any:
 
 
 def _leave_gpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A ghost copied to the CPU has no data to bring: it arrives as ones, the answer that `.item()` gives too."""
-    ghosts = [a for a in args if isinstance(a, torch.Tensor)]
-    return torch.ones(ghosts[0].shape, dtype=kwargs.get("dtype") or ghosts[0].dtype, device=kwargs["device"])
+    """A ghost copied to the CPU brings its values if they are known; otherwise ones, the answer of `.item()` too."""
+    ghost = next(a for a in args if isinstance(a, torch.Tensor))
+    dtype = kwargs.get("dtype") or ghost.dtype
+    values = known_value(ghost)
+    if values is None:
+        return torch.ones(ghost.shape, dtype=dtype, device=kwargs["device"])
+    return values.to(dtype, copy=True)
 
 
-# Ops that take CPU tensors beside CUDA ones: copies, indices and lengths on the host.
+# Ops that take CPU tensors beside CUDA ones: copies, and indexing with indices on the host.
 TAKES_HOST_TENSORS = frozenset(
     {aten.copy_.default, aten._to_copy.default, aten.index.Tensor, aten.index_put_.default, aten.index_put.default}
     | {aten._index_put_impl_.default, aten._cudnn_rnn.default, aten._pack_padded_sequence.default}
-    | {aten._ctc_loss.Tensor, aten._ctc_loss_backward.Tensor}
 )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainfit.ghost.answers import count_nonzero, count_unique, largest_value
+from trainfit.ghost.answers import count_nonzero, count_unique
 from trainfit.torch_compat import host_kernels, suggest_memory_format
 
 aten = torch.ops.aten
@@ -188,13 +188,30 @@ def _reduced_loss(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, *re
     return unreduced if reduction == 0 else unreduced.as_strided((), ())
 
 
-def _ctc_loss(
-    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, *rest: Any
+def _gru_cell(
+    input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, *biases: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The loss of each sequence, and a table of its time steps by twice its longest target and one."""
+    """The new state, and five numbers per unit for backward (native/cuda/RNN.cu)."""
+    return _like(hx), hx.new_empty((hx.size(0), 5 * hx.size(1)))
+
+
+def _gru_cell_backward(grad: torch.Tensor, workspace: torch.Tensor, has_bias: bool) -> tuple[torch.Tensor | None, ...]:
+    rows, gates = grad.size(0), 3 * grad.size(1)
+    gate_grads = [grad.new_empty((rows, gates)) for _ in range(2)]
+    bias_grads = [grad.new_empty(gates) if has_bias else None for _ in range(2)]
+    return (*gate_grads, _like(grad), *bias_grads)
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Sequence[int],
+    target_lengths: Sequence[int],
+    *rest: Any,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The loss of each sequence, and a table of its time steps by twice the longest target and one."""
     length, batch = log_probs.size(0), log_probs.size(1)
-    longest = targets.size(1) if targets.dim() == 2 else largest_value("aten._ctc_loss", target_lengths)
-    return log_probs.new_empty(batch), log_probs.new_empty((batch, length, 2 * longest + 1))
+    return log_probs.new_empty(batch), log_probs.new_empty((batch, length, 2 * max(target_lengths) + 1))
 
 
 def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -235,10 +252,10 @@ def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, t
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
+    aten._thnn_fused_gru_cell.default: _gru_cell,
+    aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._ctc_loss.default: _ctc_loss,
-    aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,
-    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
     aten.masked_fill.Tensor: _masked_fill,
     aten.mse_loss.default: _reduced_loss,
     aten.smooth_l1_loss.default: _reduced_loss,

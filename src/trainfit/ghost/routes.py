@@ -45,6 +45,7 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
         "lstm.input": rnn.lstm,
         "lstm.data": rnn.lstm_packed,
         "cudnn_is_acceptable": _cudnn_is_acceptable,
+        "ctc_loss.Tensor": _ctc_loss,
     }
     for name in ("gru", "rnn_tanh", "rnn_relu"):
         routes[f"{name}.input"] = functools.partial(rnn.simple, RNN_MODES[name])
@@ -156,3 +157,14 @@ def _nowhere(device: Any) -> torch.device:
 
 def _cudnn_is_acceptable(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) and x.numel() > 0
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: torch.Tensor,
+    target_lengths: torch.Tensor,
+    *rest: Any,
+) -> torch.Tensor:
+    """The kernel wants the lengths on the host, as numbers."""
+    return aten.ctc_loss.IntList(log_probs, targets, input_lengths.tolist(), target_lengths.tolist(), *rest)
