@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 from collections.abc import Callable
 from typing import Any
 
@@ -247,12 +246,14 @@ def test_gradients_that_a_hook_keeps_are_summed_out_of_place() -> None:
 
     def program() -> None:
         y = torch.randn(4, device="cuda", requires_grad=True) * 2
-        z = F.gelu(y)
+        z = y + y.sin()  # z's gradient is the first of y's two
         z.register_hook(held.append)
-        (z * 1.0 + z.sin()).sum().backward()
+        (z * 3).sin().sum().backward()
 
-    assert "add_.Tensor" in ops_of(program)  # two gradients of z, held by nobody before they are summed
+    names = ops_of(program)
     assert len(held) == 1
+    assert "add_.Tensor" not in names
+    assert names.count("add.Tensor") == 2  # forward's, and the sum of y's gradients
 
 
 def test_an_add_in_a_custom_backward_stays_out_of_place() -> None:
@@ -298,7 +299,7 @@ def test_selective_checkpointing_keeps_what_its_policy_says() -> None:
     assert names.count("mm") == 2 + 4  # forward once, and two gradients for each
 
 
-def test_deepcopy_pickle_free_attributes_and_parameters_survive() -> None:
+def test_a_deep_copy_has_parameters_of_its_own_that_need_gradients_as_the_originals_do() -> None:
     with ghost_gpu("h200"):
         layer = nn.Linear(3, 4, device="cuda")
         layer.weight.requires_grad_(False)
@@ -321,6 +322,8 @@ def test_values_from_the_host_are_known_through_views_ops_and_writes() -> None:
         assert ghost.sum().item() == 27
         assert ghost[:, 2:].sum().item() == 19
         assert ghost.bool().nonzero().shape == (27, 2)
+        assert bool((ghost == 0).any()) is True
+        assert bool((ghost == 7).any()) is False
         assert torch.randn(4, 8, 16, device="cuda")[ghost.bool()].shape == (27, 16)
         ghost[0, 0] = 0
         assert ghost.sum().item() == 26
@@ -348,13 +351,6 @@ def test_a_shape_that_depends_on_data_names_the_line_and_the_cure() -> None:
             assert x[x > 0].shape == (4,)
             assert torch.nonzero(x).shape == (4, 1)
             assert torch.masked_select(x, x > 0).shape == (4,)
-
-
-def test_state_dicts_can_be_saved_from_the_host_side() -> None:
-    with ghost_gpu("h200"):
-        names = list(nn.Linear(2, 2, device="cuda").state_dict())
-    assert names == ["weight", "bias"]
-    torch.save(nn.Linear(2, 2).state_dict(), io.BytesIO())
 
 
 def test_ctc_loss_keeps_a_table_of_its_paths() -> None:

@@ -6,6 +6,7 @@ Each name below wraps one private symbol, so that a change in torch is mended he
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -85,9 +86,13 @@ def is_held_by_engine_alone(tensor: torch.Tensor) -> bool:
     """In a dispatch handler that the engine called: whether its gradient buffer is the tensor's only holder.
 
     Four references to the tensor are the buffer's, the boxed argument's, Python's and the unpacked argument's; two to
-    the storage are the tensor's and that of the Python object by which its lifetime is watched.
+    the storage are the tensor's and that of the Python object by which its lifetime is watched. Python's reference is
+    one however many Python holds, so those are counted too: five are the handler's arguments and variables (CPython
+    3.11 to 3.13), a sixth is a hook's or the user's.
     """
     storage = tensor.untyped_storage()
+    if sys.getrefcount(tensor) > 5:
+        return False
     return tensor._use_count() <= 4 and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]
 
 

@@ -16,6 +16,7 @@ import torch
 
 from trainfit import torch_compat
 from trainfit.errors import DataDependentShape
+from trainfit.ghost.tensor import Ghost
 from trainfit.ghost.values import known_value
 
 aten = torch.ops.aten
@@ -42,8 +43,8 @@ def answer_scalar(ghost: torch.Tensor) -> bool | int | float | complex:
     if values is not None:
         with torch_compat.host_kernels():
             return values.item()
-    if (stated := getattr(ghost, "stated_value", None)) is not None:
-        return stated
+    if isinstance(ghost, Ghost) and ghost.stated_value is not None:
+        return ghost.stated_value
     if ghost.dtype == torch.bool:
         return True
     if ghost.dtype.is_complex:

@@ -17,7 +17,7 @@ from trainfit import torch_compat
 from trainfit.ghost.answers import answer_scalar
 from trainfit.ghost.kernels import GHOST_KERNELS
 from trainfit.ghost.tensor import META, Ghost, inside_kernel
-from trainfit.ghost.values import follow, known_value, learn
+from trainfit.ghost.values import follow, is_known, known_value, learn
 
 aten = torch.ops.aten
 ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
@@ -60,8 +60,8 @@ class GhostMode(torch_compat.DispatchMode):
         replaced = [w.untyped_storage() for w in args[0]] if func is aten._cudnn_rnn_flatten_weight.default else []
         with inside_kernel():
             result = _wrap(kernel(*args, **kwargs))
-        _state_answers(func, args, result)
         follow(func, args, kwargs, result)
+        _state_answers(func, args, result)
         if self.listener is not None:
             self.listener(func, args, kwargs, result)
         del replaced  # what the op put aside goes after it, as on the GPU
@@ -81,8 +81,8 @@ class GhostMode(torch_compat.DispatchMode):
 
 
 def _state_answers(func: Any, args: tuple[Any, ...], result: Any) -> None:
-    """Answers other than the usual ones, see answers.py; a known value overrides them afterwards."""
-    if func in ANY_OPS:
+    """Answers other than the usual ones, see answers.py, where the value is not known."""
+    if func in ANY_OPS and not is_known(result):
         learn(result, torch.zeros(result.shape, dtype=torch.bool))
     elif func is aten._amp_foreach_non_finite_check_and_unscale_.default:
         found_overflow = args[1]

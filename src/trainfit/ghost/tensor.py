@@ -27,6 +27,9 @@ class _Where:
 class Ghost(torch.Tensor):
     """A tensor that is nowhere. Made only by the ghost GPU's dispatch mode."""
 
+    stated_value: float | None = None
+    """What `.item()` answers, where that is neither known nor the usual answer (answers.py)."""
+
     @staticmethod
     def __new__(cls, meta: torch.Tensor, requires_grad: bool = False) -> Ghost:
         return torch_compat.make_cuda_keyed_subclass(cls, meta, requires_grad, CUDA)  # type: ignore[return-value]
