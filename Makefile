@@ -1,13 +1,17 @@
 # make demo, make test, make lint: each makes .venv first, once. Nothing is written outside this folder.
+# make accuracy, make pictures: the parts of docs/ that scripts write.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --no-cache-dir install -q -c constraints.txt
 
-.PHONY: demo test lint
+.PHONY: demo test lint accuracy pictures
 
 demo: $(STAMP)
-	$(BIN)/trainfit estimate llama3-8b --batch 1 --seq 8192 --gpu h200
+	mkdir -p build
+	$(BIN)/trainfit plan llama3-8b --batch 2 --gpu h200 -o build/demo.json --report build/demo.html
+	-$(BIN)/python -m webbrowser "file://$(CURDIR)/build/demo.html"
+	@echo "If no browser has opened, open build/demo.html in one: a single file, nothing is fetched."
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
@@ -16,6 +20,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+accuracy: $(STAMP)
+	$(BIN)/python docs/make_accuracy.py
+
+pictures: $(STAMP)
+	$(BIN)/python docs/make_pictures.py
 
 # torch goes first, alone and exactly pinned: with a range pip would look for the newest CUDA build, gigabytes of it.
 $(STAMP): pyproject.toml constraints.txt

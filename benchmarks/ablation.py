@@ -62,8 +62,7 @@ def ways(planner: Planner) -> Iterator[tuple[str, Verdict]]:
         for name, choose in (("uniform", uniform), ("greedy", greedy)):
             choice = choose(problem, target)
             if choice is not None and any(choice.options):
-                kept = tuple(problem.option(block, index).kept for block, index in enumerate(choice.options))
-                yield f"{name} at {share}%", planner.judge(kept)
+                yield f"{name} at {share}%", planner.judge(choice)
 
 
 def least(planner: Planner) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from trainfit import ghost_gpu
-from trainfit.ghost.attention import AttentionCall, choose_backend
+from trainfit.ghost.attention import AttentionCall, _masked_math, choose_backend
 from trainfit.gpus.catalogue import find_gpu
 
 CAUSAL = AttentionCall(
@@ -95,3 +96,32 @@ def test_math_is_taken_apart_into_matrix_products() -> None:
 def test_the_user_can_forbid_kernels() -> None:
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION):
         assert "efficient" in attention_ops("h200", torch.bfloat16)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dropout_p", [0.0, 0.1])
+@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_masked_math_runs_the_ops_of_torch_but_adds_the_mask_in_place(
+    dtype: torch.dtype, dropout_p: float, heads: int, is_causal: bool
+) -> None:
+    def ops(attention: Callable[..., torch.Tensor]) -> list[str]:
+        names: list[str] = []
+        with ghost_gpu("h200") as mode:
+            query, key = (torch.empty(2, n, 8, 16, dtype=dtype, device="cuda", requires_grad=True) for n in (4, heads))
+            bias = None if is_causal else torch.empty(8, 8, dtype=dtype, device="cuda")
+            mode.listener = lambda func, args, kwargs, result: names.append(str(func).removeprefix("aten."))
+            attention(query, key, bias).sum().backward()
+        return names
+
+    def torchs(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return torch.ops.aten._scaled_dot_product_attention_math(
+            query, key, key, bias, dropout_p, is_causal, enable_gqa=heads < 4
+        )[0]
+
+    def ours(query: torch.Tensor, key: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        return _masked_math(query, key, key, bias, dropout_p, None, heads < 4)
+
+    expected = ops(torchs)
+    expected[expected.index("add.Tensor")] = "add_.Tensor"
+    assert ops(ours) == expected

@@ -26,7 +26,9 @@ TIMINGS = {
 
 def sample(numel: int) -> Sample:
     tensor = f"float32[{numel}]"
-    return Sample("aten.neg.default", [tensor], {}, [tensor], warm_ns=2000, cold_ns=3000, num_kernels=1, kernel="neg")
+    return Sample(
+        "aten.neg.default", [tensor], {}, [tensor], warm_ns=2000, cold_ns=3000, num_kernels=1, kernel="neg", overlap=1.0
+    )
 
 
 @pytest.fixture

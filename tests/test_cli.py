@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import trainfit
-from trainfit.cli import main
+from trainfit.cli import build_parser, main
 from trainfit.gpus.catalogue import GPUS
 
 TRAIN = """
@@ -184,10 +186,24 @@ def test_gpus_lists_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     assert "h200              9.0  132  139.8 GiB    989    989    494     67  1979  4800     900" in lines
 
 
-def test_no_command_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_shows_four_commands_that_parse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     out = capsys.readouterr().out
-    for text in ("usage: trainfit", "estimate", "gpus", "trainfit estimate llama3-8b", "exit codes"):
+    commands = [re.split(r"   +", line.strip())[0] for line in out.splitlines() if line.startswith("  trainfit ")]
+    assert len(commands) == 4
+    verbs = [shlex.split(command)[1] for command in commands]
+    assert verbs == ["estimate", "plan", "estimate", "doctor"]
+    for command in commands:
+        assert "run" in build_parser().parse_args(shlex.split(command)[1:])
+    assert out.endswith("trainfit --help lists every command.\n")
+
+
+def test_help_shows_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    out = capsys.readouterr().out
+    for text in ("usage: trainfit", "estimate", "gpus", "doctor", "trainfit estimate llama3-8b", "exit codes"):
         assert text in out
 
 
@@ -247,20 +263,30 @@ def test_bad_input_is_one_line_a_hint_and_an_exit_code(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "message", "hint"),
     [
-        (["estimate"], "the following arguments are required: TARGET"),
-        (["estimate", "gpt2", "--batch", "0"], "'0' is not a positive whole number"),
-        (["estimate", "gpt2", "--seq", "1.5"], "'1.5' is not a positive whole number"),
-        (["estimate", "gpt2", "--allocator", "native"], "invalid choice: 'native'"),
-        (["estimat", "gpt2"], "invalid choice: 'estimat'"),
+        (["estimate"], "the following arguments are required: TARGET", "trainfit estimate --help shows"),
+        (["estimate", "gpt2", "--batch", "0"], "'0' is not a positive whole number", "trainfit estimate --help shows"),
+        (
+            ["estimate", "gpt2", "--seq", "1.5"],
+            "'1.5' is not a positive whole number",
+            "trainfit estimate --help shows",
+        ),
+        (["estimate", "gpt2", "--allocator", "clasic"], "invalid choice: 'clasic'", "did you mean classic? "),
+        (["estimate", "gpt2", "--batches", "2"], "unrecognized arguments: --batches", "did you mean --batch? "),
+        (["estimat", "gpt2"], "invalid choice: 'estimat'", "did you mean estimate? "),
     ],
 )
-def test_bad_usage_exits_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
+def test_bad_usage_is_one_line_a_hint_and_exit_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str, hint: str
+) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+    error_line, hint_line = capsys.readouterr().err.splitlines()
+    assert error_line.startswith("error: ")
+    assert message in error_line
+    assert hint_line.startswith(f"hint: {hint}")
 
 
 def test_verbose_adds_the_traceback_of_the_user_s_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -286,6 +312,17 @@ def test_our_own_failure_says_that_it_is_a_bug(
     assert main(["estimate", "train.py:good"]) == 1
     err = capsys.readouterr().err
     assert "error: trainfit itself failed: RuntimeError: lost\nhint: this is a bug" in err
+
+
+def test_a_reader_that_stops_reading_is_no_bug() -> None:
+    program = "import sys; from trainfit.cli import main; sys.exit(main(['gpus']))"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait() == 1
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
 
 
 # ---- Terminals -----------------------------------------------------------------------------------------------------
@@ -316,7 +353,7 @@ def on_a_terminal(arguments: list[str], **environment: str) -> str:
 
 def test_a_terminal_gets_colour_and_progress() -> None:
     text = on_a_terminal(["estimate", "train.py:good"])
-    assert "running one step of train.py:good on a ghost h200" in text
+    assert "train.py:good on a ghost h200: tracing the optimizer" in text
     assert "\x1b[1;32mfits" in text
 
 

@@ -201,9 +201,9 @@ def test_samples_become_points_that_price_the_same_op_at_what_was_measured(tmp_p
 HEADER = {"gpu": "NVIDIA H200", "torch": "2.11.0"}
 SAMPLES = [
     {"op": "aten.add.Tensor", "args": ["2*float32[1048576]"], "kwargs": {}, "outputs": ["float32[1048576]"],
-     "warm_ns": 7000, "cold_ns": 6500},
+     "warm_ns": 7000, "cold_ns": 6500, "overlap": 1.0},
     {"op": "aten.mm.default", "args": ["2*bfloat16[512,512]"], "kwargs": {}, "outputs": ["bfloat16[512,512]"],
-     "warm_ns": 4000, "cold_ns": 5000},
+     "warm_ns": 4000, "cold_ns": 5000, "overlap": 1.0},
 ]  # fmt: skip
 CALLS = ("add", "mul", "cast", "gelu", "dropout", "softmax", "clone", "layer_norm", "rms_norm", "attention")
 TIMINGS = {
@@ -362,9 +362,9 @@ def small(preset: str) -> Step:
 def test_pricing_a_traced_70b_step_takes_under_a_second() -> None:
     trace: Trace = trace_step(resolve("llama3-70b", batch=1, seq=2048), H200)
     price_ops(trace.ops[:1], H200)  # the profile is read once per process
-    start = time.perf_counter()
+    start = time.process_time()
     costs = price_ops(trace.ops, H200)
-    assert time.perf_counter() - start < 1.0
+    assert time.process_time() - start < 1.0
     assert len(costs) == len(trace.ops)
 
 

@@ -20,14 +20,17 @@ ALLOWED = {
     "step": set(),
     "errors": set(),
     "units": {"errors"},
+    "progress": set(),
     "torch_compat": set(),
     "gpus": {"errors", "records"},
     "ghost": {"errors", "gpus", "torch_compat"},
-    "trace": {"errors", "ghost", "gpus", "records", "step", "torch_compat"},
+    "stacks": set(),
+    "parallel": {"errors", "stacks", "step", "torch_compat"},
+    "trace": {"errors", "ghost", "gpus", "parallel", "progress", "records", "stacks", "step", "torch_compat"},
     "simulate": {"records"},
-    "apply": {"errors", "ghost", "gpus", "records", "step", "torch_compat", "trace"},
+    "apply": {"errors", "ghost", "gpus", "parallel", "records", "stacks", "step", "torch_compat", "trace"},
     "cost": {"errors", "gpus", "records"},
-    "calibrate": {"cost", "errors", "gpus", "torch_compat"},
+    "calibrate": {"cost", "errors", "gpus", "progress", "torch_compat"},
     "presets": {"errors", "step"},
     "solve": {"records"},
     "fingerprint": set(),
@@ -40,15 +43,33 @@ ALLOWED = {
     "_plan_record": {"_estimate", "errors", "fingerprint", "records", "report"},
     "_plan": {
         *("__init__", "_estimate", "_plan_record", "_time_estimate", "apply", "cost", "errors", "fingerprint"),
-        *("gpus", "records", "simulate", "solve", "step", "trace", "units"),
+        *("gpus", "progress", "records", "simulate", "solve", "step", "trace", "units"),
     },
-    "_verify": {"_plan_record", "errors", "step", "units"},
+    "_verify": {"_plan_record", "errors", "gpus", "records", "step", "units"},
+    "_profile": {"cost", "gpus", "records", "simulate"},
+    "_report": {
+        *("__init__", "_estimate", "_plan", "_plan_record", "_profile", "_verify", "apply", "errors", "fingerprint"),
+        *("gpus", "progress", "records", "report", "solve", "step", "trace"),
+    },
     "huggingface": {"_plan_record", "apply", "errors"},
-    "cli": {"__init__", "errors", "gpus", "presets", "units"},
+    "torchtitan": {"_plan_record", "apply"},
+    "sweeps": {"__init__", "errors", "gpus", "progress", "step", "units"},
+    "cli": {"__init__", "errors", "gpus", "presets", "progress", "units"},
     "__init__": {"errors", "step"},
     "__main__": {"cli"},
 }
-IMPORT_TORCH = {"apply", "calibrate", "ghost", "huggingface", "trace", "presets", "torch_compat"}
+IMPORT_TORCH = {
+    "apply",
+    "calibrate",
+    "ghost",
+    "huggingface",
+    "parallel",
+    "presets",
+    "stacks",
+    "torch_compat",
+    "torchtitan",
+    "trace",
+}
 FILES = sorted(ROOT.rglob("*.py"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
@@ -46,13 +46,17 @@ def make_trace(
     first_step: list[str],
     steady_step: list[str],
 ) -> Trace:
-    """A trace whose events are written "op +storage" and "op -storage"; storages are numbered in their order."""
+    """A trace whose events are written "op +storage" and "op -storage"; storages are numbered in their order.
+
+    "op +storage@2" takes the memory of stream 2.
+    """
     storage_numbers = {name: number for number, name in enumerate(storages)}
     section_numbers = {name: number for number, name in enumerate(sections)}
 
     def event(text: str) -> MemoryEvent:
         op, change = text.split()
-        return MemoryEvent(op=int(op), storage=storage_numbers[change[1:]], is_alloc=change[0] == "+")
+        name, _, stream = change[1:].partition("@")
+        return MemoryEvent(int(op), storage_numbers[name], change[0] == "+", int(stream or 0))
 
     return Trace(
         gpu="h200",
@@ -440,3 +444,17 @@ def test_the_peak_is_the_highest_sum_of_what_lives_at_one_op(
     assert sum(nbytes for _, nbytes in timeline.breakdown_bytes) == timeline.peak_allocated_bytes
     assert max(sum(point.bytes_by_category) for point in timeline.points) == timeline.peak_allocated_bytes
     assert timeline.peak_reserved_bytes >= timeline.peak_allocated_bytes
+
+
+@pytest.mark.parametrize(("stream", "reserved_mib"), [(0, 20), (3, 40)])
+def test_what_a_stream_gave_back_serves_that_stream_only(stream: int, reserved_mib: int) -> None:
+    storages = {"gathered": (20 * MIB, Category.TEMPORARIES), "out": (20 * MIB, Category.TEMPORARIES)}
+    events = ["0 +gathered", "0 -gathered", f"1 +out@{stream}", "1 -out"]
+    timeline = simulate_memory(one_section(storages, events, [make_op("a"), make_op("b")]), NOTHING_HIDDEN, "classic")
+    assert (timeline.peak_allocated_bytes, timeline.peak_reserved_bytes) == (20 * MIB, reserved_mib * MIB)
+
+
+def test_a_kernel_s_temporaries_come_from_the_memory_of_its_stream() -> None:
+    ops = [make_op("a"), replace(make_op("sort"), stream=1)]
+    trace = one_section({"out": (20 * MIB, Category.TEMPORARIES)}, ["0 +out", "0 -out"], ops)
+    assert simulate_memory(trace, Hidden({"sort": (20 * MIB,)}), "classic").peak_reserved_bytes == 40 * MIB

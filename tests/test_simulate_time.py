@@ -13,8 +13,8 @@ from trainfit.simulate.time import KERNEL_GAP_NS
 GAP = KERNEL_GAP_NS
 
 
-def op(phase: Phase = Phase.FORWARD, name: str = "aten.mm.default") -> Op:
-    return Op(name, phase, "", (), (), ())
+def op(phase: Phase = Phase.FORWARD, name: str = "aten.mm.default", stream: int = 0, waits: tuple[int, ...] = ()) -> Op:
+    return Op(name, phase, "", (), (), (), stream, waits)
 
 
 def test_a_gpu_that_is_behind_runs_kernels_back_to_back() -> None:
@@ -55,9 +55,31 @@ def test_reading_a_value_back_makes_the_cpu_wait() -> None:
 
 
 def test_streams_run_side_by_side_and_each_in_order() -> None:
-    played = simulate_time([op()] * 3, [100] * 3, [5_000, 7_000, 10_000], streams=[0, 1, 0])
+    played = simulate_time([op(), op(stream=1), op()], [100] * 3, [5_000, 7_000, 10_000])
     assert played.ends_ns == (5_100, 7_200, 15_100 + GAP)
     assert played.gpu_busy_ns == 22_000
+
+
+def test_a_stream_waits_for_what_another_had_been_given() -> None:
+    # A gather of 20 us on stream 1; what needs it comes second on stream 0, what does not comes before and is hidden.
+    ops = [op(stream=1), op(), op(waits=(2,)), op()]
+    played = simulate_time(ops, [100] * 4, [20_000, 8_000, 3_000, 1_000])
+    third = 20_100 + GAP + 3_000
+    assert played.ends_ns == (20_100, 8_200, third, third + GAP + 1_000)
+
+
+def test_a_wait_that_a_view_brings_holds_for_the_kernels_after_it() -> None:
+    played = simulate_time([op(stream=1), op(waits=(1,)), op()], [100] * 3, [20_000, 0, 3_000])
+    assert played.ends_ns == (20_100, 200, 20_100 + GAP + 3_000)
+
+
+def test_waiting_for_a_view_is_waiting_for_the_kernels_before_it() -> None:
+    played = simulate_time([op(stream=1), op(stream=1), op(waits=(1,))], [100] * 3, [20_000, 0, 3_000])
+    assert played.ends_ns == (20_100, 200, 20_100 + GAP + 3_000)
+
+
+def test_what_ran_before_the_step_is_done() -> None:
+    assert simulate_time([op(waits=(5,))], [100], [3_000]).ends_ns == (3_100,)
 
 
 def test_time_is_booked_to_the_phase_that_was_running_and_adds_up() -> None:
@@ -82,13 +104,13 @@ def test_a_step_is_bounded_by_both_queues_and_slower_kernels_never_end_it_sooner
     times: list[tuple[int, int, int]],
 ) -> None:
     issue, gpu, streams = ([row[index] for row in times] for index in range(3))
-    ops = [op()] * len(times)
-    played = simulate_time(ops, issue, gpu, streams)
+    ops = [op(stream=stream) for stream in streams]
+    played = simulate_time(ops, issue, gpu)
     assert played.step_ns >= sum(issue)
     assert all(
         played.step_ns >= sum(ns for ns, stream in zip(gpu, streams, strict=True) if stream == chosen)
         for chosen in range(3)
     )
     assert sum(ns for _, ns in played.phase_ns) == played.step_ns
-    slower = simulate_time(ops, issue, [2 * ns for ns in gpu], streams)
+    slower = simulate_time(ops, issue, [2 * ns for ns in gpu])
     assert slower.step_ns >= played.step_ns

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +15,7 @@ from torch import nn
 import apply_zoo
 import trainfit
 from trainfit import _verify
-from trainfit._verify import Gradients, Verification
-from trainfit.apply import apply_decisions
+from trainfit._verify import Gradients, Measured, Verification
 from trainfit.cli import main
 from trainfit.errors import BadStep, NoGpu
 from trainfit.records import BlockDecision
@@ -28,14 +29,29 @@ AS_PLANNED = Verification(
     predicted_allocated_bytes=19 * GIB,
     predicted_reserved_bytes=22 * GIB,
     predicted_step_ns=200_000_000,
-    allocated_bytes=19 * GIB,
-    reserved_bytes=22 * GIB,
-    first_step_allocated_bytes=18 * GIB,
-    step_ns=204_000_000,
+    planned=Measured(
+        allocated_bytes=19 * GIB,
+        reserved_bytes=22 * GIB,
+        first_step_allocated_bytes=18 * GIB,
+        step_ns=204_000_000,
+    ),
+    unplanned=Measured(
+        allocated_bytes=30 * GIB,
+        reserved_bytes=32 * GIB,
+        first_step_allocated_bytes=28 * GIB,
+        step_ns=170_000_000,
+    ),
     checkpointed_blocks=(),
+    deterministic=True,
     gradients=Gradients(3, 3, 0.0),
     noise=Gradients(3, 3, 0.0),
 )
+
+
+def changed(**fields: Any) -> Verification:
+    """AS_PLANNED with other figures; those of `Measured` are the planned step's."""
+    measured = {name: fields.pop(name) for name in list(fields) if hasattr(AS_PLANNED.planned, name)}
+    return replace(AS_PLANNED, planned=replace(AS_PLANNED.planned, **measured), **fields)
 
 
 def failed(verification: Verification) -> list[str]:
@@ -57,12 +73,15 @@ def test_what_is_as_planned_passes() -> None:
         ({"step_ns": 211_000_000}, "step time"),
         ({"step_ns": 189_000_000}, "step time"),
         ({"checkpointed_blocks": ("layers.0",)}, "blocks that did something else"),
-        ({"gradients": Gradients(3, 2, 1e-6)}, "gradients"),
-        ({"gradients": Gradients(3, 2, 3e-6), "noise": Gradients(3, 2, 1e-6)}, "gradients"),
+        ({"gradients": Gradients(3, 2, 1e-6)}, "gradients, deterministic"),
+        (
+            {"deterministic": False, "gradients": Gradients(3, 2, 3e-6), "noise": Gradients(3, 2, 1e-6)},
+            "gradients, not deterministic",
+        ),
     ],
 )
-def test_each_promise_is_checked(change: dict[str, object], name: str) -> None:
-    assert failed(replace(AS_PLANNED, **change)) == [name]  # type: ignore[arg-type]
+def test_each_promise_is_checked(change: dict[str, Any], name: str) -> None:
+    assert failed(changed(**change)) == [name]
 
 
 def test_gradients_as_near_to_eager_as_eager_is_pass() -> None:
@@ -71,11 +90,22 @@ def test_gradients_as_near_to_eager_as_eager_is_pass() -> None:
 
 
 def test_the_table_names_what_failed() -> None:
-    text = str(replace(AS_PLANNED, step_ns=300_000_000))
+    text = str(changed(step_ns=300_000_000))
     assert text.startswith("not verified on h200")
     assert "FAIL step time" in text
     assert "300.0 ms (+50.0%)" in text
     assert "ok   peak allocated" in text
+    assert text.splitlines()[-1] == (
+        "without the plan: 30.0 GiB allocated, 32.0 GiB reserved, 170.0 ms a step; "
+        "the plan saves 11.0 GiB allocated and 10.0 GiB reserved for +76.5% time"
+    )
+
+
+def test_a_step_that_fits_only_with_the_plan_says_so() -> None:
+    alone = replace(AS_PLANNED, unplanned=None, gradients=None, noise=None)
+    assert alone.passed
+    assert str(alone).endswith("without the plan the step does not fit on this GPU")
+    assert "not compared: the unplanned step does not fit" in str(alone)
 
 
 def test_the_json_is_plain() -> None:
@@ -84,11 +114,7 @@ def test_the_json_is_plain() -> None:
     assert fields["gradients"] == {"count": 3, "equal": 3, "worst": 0.0}
 
 
-class PlanLike:
-    """As much of a plan as the comparison of gradients uses."""
-
-    def apply(self, model: nn.Module) -> object:
-        return apply_decisions(model, {"layers.0": BlockDecision(()), "layers.1": BlockDecision((12,))}, strict=True)
+DECISIONS = {"layers.0": BlockDecision(()), "layers.1": BlockDecision((12,))}
 
 
 def test_gradients_under_a_plan_are_compared_with_those_without() -> None:
@@ -96,9 +122,27 @@ def test_gradients_under_a_plan_are_compared_with_those_without() -> None:
     step = trainfit.Step(model=case.build, batch=case.inputs, loss=case.loss)
     run = _verify._Run(step, "cpu")
     run.step()
-    planned, noise = _verify.compare_gradients(run, PlanLike())  # type: ignore[arg-type]
+    with _verify.deterministic_kernels():
+        planned, noise = _verify.compare_gradients(run, DECISIONS, strict=True)
     count = len(list(run.model.parameters()))
     assert planned == noise == Gradients(count, count, 0.0)
+
+
+def test_deterministic_settings_are_put_back() -> None:
+    before = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
+    with _verify.deterministic_kernels():
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        assert torch.get_deterministic_debug_mode() == 2
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == before
+    assert torch.get_deterministic_debug_mode() == 0
+
+
+def test_a_step_that_runs_out_of_memory_is_left_out() -> None:
+    def out_of_memory() -> int:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    assert _verify._if_it_fits(out_of_memory) is None
+    assert _verify._if_it_fits(lambda: 3) == 3
 
 
 def test_a_difference_is_measured_relative_to_the_largest_entry() -> None:

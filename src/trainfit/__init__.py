@@ -10,23 +10,31 @@ import importlib
 from typing import TYPE_CHECKING
 
 from trainfit import errors as errors
+from trainfit.step import DDP as DDP
+from trainfit.step import FSDP as FSDP
 from trainfit.step import Step as Step
 
 if TYPE_CHECKING:
     from trainfit._estimate import Estimate as Estimate
     from trainfit._estimate import estimate as estimate
     from trainfit._plan import plan as plan
+    from trainfit._plan import plan_frontier as plan_frontier
     from trainfit._plan_record import Plan as Plan
     from trainfit._verify import Verification as Verification
     from trainfit._verify import verify as verify
     from trainfit.ghost import assume_size as assume_size
     from trainfit.ghost import ghost_gpu as ghost_gpu
+    from trainfit.sweeps import SweepResult as SweepResult
+    from trainfit.sweeps import sweep as sweep
 
 __version__ = "0.1.0"
 __all__ = [
+    "DDP",
+    "FSDP",
     "Estimate",
     "Plan",
     "Step",
+    "SweepResult",
     "Verification",
     "__version__",
     "assume_size",
@@ -34,6 +42,8 @@ __all__ = [
     "estimate",
     "ghost_gpu",
     "plan",
+    "plan_frontier",
+    "sweep",
     "verify",
 ]
 
@@ -42,10 +52,13 @@ _HOMES = {
     "estimate": "trainfit._estimate",
     "Plan": "trainfit._plan_record",
     "plan": "trainfit._plan",
+    "plan_frontier": "trainfit._plan",
     "Verification": "trainfit._verify",
     "verify": "trainfit._verify",
     "assume_size": "trainfit.ghost",
     "ghost_gpu": "trainfit.ghost",
+    "SweepResult": "trainfit.sweeps",
+    "sweep": "trainfit.sweeps",
 }
 
 

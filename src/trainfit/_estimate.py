@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from trainfit._time_estimate import TimeEstimate, time_step, timed_points
-from trainfit.cost import load_profile, pricing_for
+from trainfit.cost import Network, Pricing, load_profile, network_of, pricing_for
 from trainfit.errors import BadStep, UsageError
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
@@ -25,6 +25,14 @@ from trainfit.trace import trace_step
 from trainfit.units import format_bytes, parse_bytes
 
 ALLOCATORS: tuple[AllocatorMode, ...] = ("classic", "expandable")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What an estimate was made from, for its report."""
+
+    trace: Trace
+    pricing: Pricing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,8 @@ class Estimate:
     not_modelled: tuple[str, ...]
     time: TimeEstimate | None = None
     """How long the step takes; None in an estimate that was read from a plan's file."""
+    source: Any = field(default=None, repr=False, compare=False)
+    """A `Source`, in an estimate that `trainfit.estimate` made; None in others. (Any: a plan's file has none of it.)"""
 
     @property
     def step_time_ms(self) -> float:
@@ -85,6 +95,20 @@ class Estimate:
             **(self.time.to_json_dict() if self.time is not None else {}),
         }
 
+    def report(self, path: str | Path, *, command: str | None = None) -> None:
+        """Write the estimate as one HTML file; `command` is what made it, if a command line did."""
+        from trainfit._report import estimate_page
+        from trainfit.report import html
+
+        Path(path).write_text(html.render(estimate_page(self, command=command)), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """The report, in a notebook."""
+        from trainfit._report import estimate_page
+        from trainfit.report import html
+
+        return html.notebook_frame(estimate_page(self))
+
     def __str__(self) -> str:
         return text.render(text.estimate_view(self))
 
@@ -111,7 +135,9 @@ def estimate(
         raise UsageError(f"no allocator is called {allocator!r}", hint=f"pass {' or '.join(ALLOCATORS)}")
     target = find_gpu(gpu)
     budget_bytes = free_bytes(target) if budget is None else parse_bytes(budget, of_bytes=target.memory_bytes)
-    pricing = pricing_for(target, None if profile is None else load_profile(profile))
+    pricing = replace(
+        pricing_for(target, None if profile is None else load_profile(profile)), network=network_of_step(step, target)
+    )
     start = time.perf_counter()
     trace = trace_step(step, target)
     trace_seconds = time.perf_counter() - start
@@ -122,23 +148,43 @@ def estimate(
         budget_bytes=budget_bytes,
         trace_seconds=trace_seconds,
         timeline=timed_points(trace, result.timeline, step_time.op_ends_ns),
-        time=_with_throughput(step_time, step),
+        time=with_throughput(step_time, step),
+        source=Source(trace, pricing),
     )
 
 
-def _with_throughput(step_time: TimeEstimate, step: Step) -> TimeEstimate:
-    """Samples are the first dimension of the batch's first tensor, tokens the elements of its first integers."""
-    values = step.batch.values() if isinstance(step.batch, Mapping) else step.batch
-    tensors = [value for value in values if getattr(value, "ndim", 0) >= 1]
-    if not tensors or not step_time.step_ms:
+def with_throughput(step_time: TimeEstimate, step: Step) -> TimeEstimate:
+    """The time with what is done per second."""
+    samples, tokens = work_of_step(step)
+    if samples is None or not step_time.step_ms:
         return step_time
-    per_second = step.micro_batches / (step_time.step_ms / 1e3)
-    ids = next((tensor for tensor in tensors if tensor.ndim == 2 and not tensor.is_floating_point()), None)
+    per_second = 1e3 / step_time.step_ms
     return replace(
         step_time,
-        samples_per_second=tensors[0].shape[0] * per_second,
-        tokens_per_second=None if ids is None else ids.numel() * per_second,
+        samples_per_second=samples * per_second,
+        tokens_per_second=None if tokens is None else tokens * per_second,
     )
+
+
+def work_of_step(step: Step) -> tuple[int | None, int | None]:
+    """The samples and the tokens of a step of one rank, None where the batch has none.
+
+    Samples are the first dimension of the batch's first tensor, tokens the elements of its first integers.
+    """
+    values = step.batch.values() if isinstance(step.batch, Mapping) else step.batch
+    tensors = [value for value in values if getattr(value, "ndim", 0) >= 1]
+    if not tensors:
+        return None, None
+    ids = next((tensor for tensor in tensors if tensor.ndim == 2 and not tensor.is_floating_point()), None)
+    return tensors[0].shape[0] * step.micro_batches, None if ids is None else ids.numel() * step.micro_batches
+
+
+def network_of_step(step: Step, gpu: Gpu) -> Network | None:
+    """What joins the ranks that the step is spread over; None where there is one GPU."""
+    ranks = step.fsdp or step.ddp
+    if ranks is None:
+        return None
+    return network_of(gpu, ranks.gpus_per_node, ranks.intra_node_gb_per_s, ranks.inter_node_gb_per_s)
 
 
 def free_bytes(gpu: Gpu) -> int:

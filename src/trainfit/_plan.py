@@ -21,18 +21,22 @@ from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.fingerprint import fingerprint
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
+from trainfit.progress import part_of, tell
 from trainfit.records import BlockDecision, BlockProgram, Trace
-from trainfit.simulate import AllocatorMode
+from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.simulate.time import KERNEL_GAP_NS
 from trainfit.solve import (
+    CHECKPOINTED,
+    Choice,
     Found,
     Infeasible,
+    PlannedTraces,
     Problem,
     Search,
     Verdict,
+    Way,
     base_memory,
     build_graph,
-    every_nth,
     frontier,
     greedy,
     resident_storages,
@@ -77,6 +81,21 @@ def plan_frontier(
     return tuple(planner.make_plan(found, budget_bytes) for budget_bytes, found in points)
 
 
+@dataclass(frozen=True, slots=True)
+class TracedStep:
+    """A step before anything is priced; it serves every GPU that has the kernels of the one it was traced for."""
+
+    trace: Trace
+    programs: tuple[tuple[str, BlockProgram], ...]
+
+
+def trace_for_plans(step: Step, gpu: Gpu) -> TracedStep:
+    """What planners of the step have in common."""
+    trace = trace_step(step, gpu)
+    tell("recording the blocks")
+    return TracedStep(trace, tuple(record_blocks(step, gpu)))
+
+
 @dataclass(frozen=True)
 class Planner:
     """One step on one GPU; what is traced and solved is traced and solved once."""
@@ -85,6 +104,8 @@ class Planner:
     gpu: Gpu
     memory: MemoryKind
     allocator: AllocatorMode
+    traced: TracedStep | None = None
+    """The step as it was traced before; None to trace it here."""
 
     def plan(self, budget: Budget) -> Plan:
         if self.memory not in ("reserved", "allocated"):
@@ -107,7 +128,10 @@ class Planner:
 
     @cached_property
     def search(self) -> Search:
-        return Search(self.problem, self.judge, self.verdict(self._base[1]))
+        estimate = self._base[1]
+        modelled_bytes = self.problem.peak((0,) * len(self.problem.class_of))[0]
+        hidden_bytes = estimate.peak_allocated_bytes - modelled_bytes
+        return Search(self.problem, self.judge, self.sketch, self.verdict(estimate), hidden_bytes)
 
     @cached_property
     def problem(self) -> Problem:
@@ -122,6 +146,7 @@ class Planner:
             for program, name in classes.items()
         )
         class_index = {program: index for index, program in enumerate(classes)}
+        tell("solving")
         return Problem(
             memory=memory,
             class_of=tuple(class_index[by_name[name]] for name in memory.blocks),
@@ -146,27 +171,52 @@ class Planner:
             predicted=for_plan(replace(estimate, budget_bytes=budget_bytes)),
             predicted_step_ns=found.verdict.step_ns,
             rows=self._rows(found, budget_bytes),
-            decisions=self._decisions(found),
+            decisions=self._decisions(found.choice),
             inputs=describe_batch(self.step.batch),
             model=self._fingerprint,
-        )
+        ).made_by(self)
+
+    @cached_property
+    def _traced(self) -> TracedStep:
+        return self.traced or trace_for_plans(self.step, self.gpu)
 
     @cached_property
     def _base(self) -> tuple[Trace, Estimate]:
-        trace = trace_step(self.step, self.gpu)
+        trace = self._traced.trace
         return trace, self.estimate(trace)
 
-    @cached_property
+    @property
     def _programs(self) -> tuple[tuple[str, BlockProgram], ...]:
-        return tuple(record_blocks(self.step, self.gpu))
+        return self._traced.programs
 
     @cached_property
     def _judged(self) -> dict[Kept, Estimate]:
         return {}
 
-    def judge(self, kept: Kept) -> Verdict:
+    @cached_property
+    def _planned_traces(self) -> PlannedTraces:
+        return PlannedTraces(self._base[0], dict(self._programs))
+
+    def sketch(self, choice: Choice) -> int:
+        """The peak that the budget binds, of the choice's trace as it is written without running it.
+
+        Where a block's program is not found in the trace, the linear model and what it leaves out of the unplanned step.
+        """
+        if not all(map(self._planned_traces.knows, self.problem.memory.blocks)):
+            return choice.peak_bytes + self.search.base.peak_bytes - self.problem.peak((0,) * len(choice.options))[0]
+        trace = self._planned_traces.of(self._ways(choice))
+        memory = simulate_memory(trace, hidden_memory(self.gpu, trace.torch_version), self.allocator)
+        return memory.peak_reserved_bytes if self.memory == "reserved" else memory.peak_allocated_bytes
+
+    def _ways(self, choice: Choice) -> dict[str, Way]:
+        """The option of each block that recomputes something."""
+        blocks = zip(self.problem.memory.blocks, choice.options, strict=True)
+        options = ((name, choice.problem.option(block, index)) for block, (name, index) in enumerate(blocks))
+        return {name: option for name, option in options if option.replayed}
+
+    def judge(self, choice: Choice) -> Verdict:
         """What the step takes when each block keeps these storages: applied to the ghost model, traced, simulated."""
-        problem, by_name = self.problem, dict(self._programs)
+        problem, by_name, kept = self.problem, dict(self._programs), choice.kept()
         decisions = {
             name: BlockDecision(kept=storages, structure=structure_of(by_name[name]))
             for block, (name, storages) in enumerate(zip(problem.memory.blocks, kept, strict=True))
@@ -178,8 +228,10 @@ class Planner:
             apply_decisions(model, decisions, strict=True)
             return model
 
-        trace = trace_step(replace(self.step, model=planned_model), self.gpu)
+        with part_of(f"plan {len(self._judged) + 1}"):
+            trace = trace_step(replace(self.step, model=planned_model), self.gpu)
         self._judged[kept] = self.estimate(trace)
+        tell("solving")
         return self.verdict(self._judged[kept])
 
     def verdict(self, estimate: Estimate) -> Verdict:
@@ -215,27 +267,35 @@ class Planner:
             return fingerprint(self.step.model())
 
     def _rows(self, found: Found, budget_bytes: int) -> tuple[Row, ...]:
-        problem, base = self.problem, self.search.base
-        # What the linear model leaves out is taken to be what it leaves out of the plan.
-        offset = found.verdict.peak_bytes - found.choice.problem.peak(found.choice.options)[0]
-        baselines = [every_nth(problem, 1), every_nth(problem, 2), greedy(problem, budget_bytes - offset)]
-        rows = [("nothing recomputed", base.peak_bytes, base.step_ns, True)]
-        rows += [
-            (row.name, problem.peak(row.options)[0] + offset, base.step_ns + row.recompute_ns, False)
-            for row in baselines
-            if row is not None and problem.class_of
-        ]
-        rows.append(("plan", found.verdict.peak_bytes, found.verdict.step_ns, True))
+        """The plan beside what people do without one; greedy gets the allocated bytes that the plan has."""
+        blocks = self.problem.memory.blocks
+        rows: list[tuple[str, Verdict]] = [("nothing recomputed", self.search.base)]
+        if blocks and all(map(self._planned_traces.knows, blocks)):
+            for n, name in ((1, "every layer checkpointed"), (2, "every second layer")):
+                rows.append((name, self._written(dict.fromkeys(blocks[::n], CHECKPOINTED))))
+            steps = greedy(self.problem, found.choice.peak_bytes)
+            if steps is not None:
+                rows.append(("greedy", self._written(self._ways(steps))))
+        rows.append(("plan", found.verdict))
         return tuple(
-            Row(name=name, peak_bytes=peak, step_ns=step_ns, fits=peak <= budget_bytes, simulated=simulated)
-            for name, peak, step_ns, simulated in rows
+            Row(
+                name=name,
+                peak_bytes=row.peak_bytes,
+                step_ns=row.step_ns,
+                fits=row.peak_bytes <= budget_bytes,
+                simulated=True,
+            )
+            for name, row in rows
         )
 
-    def _decisions(self, found: Found) -> tuple[Decision, ...]:
+    def _written(self, ways: Mapping[str, Way]) -> Verdict:
+        return self.verdict(self.estimate(self._planned_traces.of(ways)))
+
+    def _decisions(self, choice: Choice) -> tuple[Decision, ...]:
         """Equal blocks that keep the same in one decision; blocks that keep everything are left out."""
-        problem, by_name = found.choice.problem, dict(self._programs)
+        problem, by_name = choice.problem, dict(self._programs)
         groups: dict[tuple[int, int], list[str]] = {}
-        for block, index in enumerate(found.choice.options):
+        for block, index in enumerate(choice.options):
             if problem.option(block, index).replayed:
                 groups.setdefault((problem.class_of[block], index), []).append(problem.memory.blocks[block])
         return tuple(

@@ -8,6 +8,7 @@ wrong type is an error that names its path. Applying checks the model against th
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,11 +24,14 @@ from trainfit.report import plan_text, text
 if TYPE_CHECKING:
     from torch import nn
 
+    from trainfit._plan import Planner
+    from trainfit._verify import Verification
     from trainfit.apply import Handle
+    from trainfit.step import Step
 
 SCHEMA = 1
 # Fields of an Estimate that are not in the file, and what they are when it is loaded.
-_NOT_IN_FILE: dict[str, Any] = {"timeline": (), "trace_seconds": 0.0, "not_modelled": (), "time": None}
+_NOT_IN_FILE: dict[str, Any] = {"timeline": (), "trace_seconds": 0.0, "not_modelled": (), "time": None, "source": None}
 
 MemoryKind = Literal["reserved", "allocated"]
 
@@ -53,7 +57,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     simulated: bool  # exactly; otherwise by the linear model that the solver optimises
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A plan for one training step on one kind of GPU; make it with `trainfit.plan`, or load it."""
 
     schema: int
@@ -90,16 +94,61 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def apply(self, model: nn.Module, *, strict: bool = False) -> Handle:
         """Make `model` follow the plan, in place; do it before torch.compile and fully_shard.
 
-        `strict` raises where a block does something else than what was planned for, instead of checkpointing it.
+        On several ranks all must have the same plan; that is checked here, or in the first forward if there is no
+        process group yet. `strict` raises where a block does something else than what was planned for, instead of checkpointing it.
         """
         difference = first_difference(self.model, fingerprint(model))
         if difference is not None:
             raise BadPlan(
                 f"the plan is for another model: {difference}", hint="make a plan for this model with trainfit plan"
             )
-        from trainfit.apply import apply_decisions
+        from trainfit.apply import agree_when_ranks_meet, apply_decisions
 
-        return apply_decisions(model, self.block_decisions(), strict=strict)
+        handle = apply_decisions(model, self.block_decisions(), strict=strict)
+        agree_when_ranks_meet(model, self.digest)
+        return handle
+
+    @property
+    def digest(self) -> str:
+        """What tells this plan from others: ranks compare it."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @property
+    def planner(self) -> Planner | None:
+        """What made the plan; None if it was loaded."""
+        return self.__dict__.get("_planner")
+
+    def made_by(self, planner: Planner) -> Plan:
+        """Remember the planner, which has traced the step, for `report`. It is no field: not compared, not saved."""
+        self.__dict__["_planner"] = planner
+        return self
+
+    def report(
+        self,
+        path: str | Path,
+        step: Step | None = None,
+        *,
+        measured: Verification | None = None,
+        command: str | None = None,
+    ) -> None:
+        """Write the plan as one HTML file.
+
+        `step` is the step that it is for; a plan that `trainfit.plan` made knows it, and a page of a plan that was
+        loaded lacks the pictures without it. `measured` is what `trainfit.verify` said, `command` what made the plan.
+        """
+        from trainfit._report import plan_page, planner_for
+        from trainfit.report import html
+
+        planner = self.planner if step is None else planner_for(self, step)
+        page = plan_page(self, planner, measured=measured, command=command)
+        Path(path).write_text(html.render(page), encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        """The report, in a notebook."""
+        from trainfit._report import plan_page
+        from trainfit.report import html
+
+        return html.notebook_frame(plan_page(self, self.planner))
 
     def save(self, path: str | Path) -> None:
         """Write the plan's file."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainfit.cost import OpCost, Pricing, issue_times_ns, price_with, unpriced
+from trainfit.cost import COLLECTIVE, OpCost, Pricing, issue_times_ns, price_with, unpriced
 from trainfit.records import Op, Phase, TimelinePoint, Trace
 from trainfit.simulate import simulate_time
 
@@ -41,6 +41,7 @@ class TimeEstimate:
     phase_ms: dict[str, float]
     """By what was running; sums to `step_ms`."""
     gpu_busy_ms: float
+    """The sum of the kernels' times, collectives left out."""
     host_ms: float
     """What the CPU takes to issue the step."""
     launch_bound: bool
@@ -57,6 +58,10 @@ class TimeEstimate:
     samples_per_second: float | None = None
     tokens_per_second: float | None = None
     """None where the batch has no token ids."""
+    communication_ms: float = 0.0
+    """The sum of the collectives' times."""
+    exposed_communication_ms: float = 0.0
+    """How much shorter the step would be if collectives took no time."""
 
     def to_json_dict(self) -> dict[str, Any]:
         """The time's part of an estimate's JSON."""
@@ -65,6 +70,8 @@ class TimeEstimate:
             "step_time_range_ms": [round(value, 3) for value in self.range_ms],
             "phase_time_ms": {phase: round(value, 3) for phase, value in self.phase_ms.items()},
             "gpu_busy_ms": round(self.gpu_busy_ms, 3),
+            "communication_ms": round(self.communication_ms, 3),
+            "exposed_communication_ms": round(self.exposed_communication_ms, 3),
             "host_ms": round(self.host_ms, 3),
             "launch_bound": self.launch_bound,
             "mfu": round(self.mfu, 4),
@@ -84,8 +91,11 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     costs = price_with(ops, pricing)
     issue_ns = issue_times_ns(ops, [cost.kernels for cost in costs], pricing.profile.host)
     played = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs])
-    busy_ns, step_ns = played.gpu_busy_ns, played.step_ns
-    launch_bound = step_ns - busy_ns > LAUNCH_BOUND_IDLE * step_ns
+    silent_ns = [0 if cost.rule == COLLECTIVE else cost.time_ns for cost in costs]
+    busy_ns, step_ns = sum(silent_ns), played.step_ns
+    communication_ns = played.gpu_busy_ns - busy_ns
+    exposed_ns = step_ns - simulate_time(ops, issue_ns, silent_ns).step_ns if communication_ns else 0
+    launch_bound = step_ns - exposed_ns - busy_ns > LAUNCH_BOUND_IDLE * step_ns
     source: Literal["profile", "datasheet"] = "profile" if pricing.is_measured else "datasheet"
     low, high = _RANGES["launch-bound" if launch_bound else source]
     arithmetic_ns = sum(
@@ -96,7 +106,7 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
         step_ms=step_ns / 1e6,
         range_ms=(max(low * step_ns, low * busy_ns) / 1e6, high * step_ns / 1e6),
         phase_ms=phase_ms | {phase.value: elapsed_ns / 1e6 for phase, elapsed_ns in played.phase_ns},
-        gpu_busy_ms=busy_ns / 1e6,
+        gpu_busy_ms=sum(cost.kernel_ns for cost in costs if cost.rule != COLLECTIVE) / 1e6,
         host_ms=played.host_ns / 1e6,
         launch_bound=launch_bound,
         mfu=arithmetic_ns / step_ns if step_ns else 0.0,
@@ -105,6 +115,8 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
         top_ops=_top((op.name, cost) for op, cost in zip(ops, costs, strict=True)),
         top_modules=_top((_module_kind(op), cost) for op, cost in zip(ops, costs, strict=True)),
         op_ends_ns=played.ends_ns,
+        communication_ms=communication_ns / 1e6,
+        exposed_communication_ms=exposed_ns / 1e6,
     )
 
 

@@ -67,6 +67,10 @@ class PlanMismatch(TrainfitError):
     """A planned block did something else than what was recorded of it."""
 
 
+class PlanDisagreement(TrainfitError):
+    """Ranks of one training job have different plans, or one of them is not heard from."""
+
+
 class NoGpu(TrainfitError):
     """What was asked for needs a real GPU, and there is none."""
 

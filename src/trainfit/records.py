@@ -68,6 +68,8 @@ class Op:
     args: tuple[object, ...]  # a TensorRef for a tensor, a tuple for a list, otherwise the plain value
     kwargs: tuple[tuple[str, object], ...]
     outputs: tuple[TensorRef, ...]
+    stream: int = 0  # the stream it runs on; 0 is the default one
+    waits: tuple[int, ...] = ()  # how many ops back are those, of other streams, that must be done before it starts
 
     def input_refs(self) -> Iterator[TensorRef]:
         """The tensors among the arguments, in order, lists opened."""
@@ -95,6 +97,7 @@ class MemoryEvent:
     op: int  # index into Trace.ops
     storage: int
     is_alloc: bool
+    stream: int = 0  # the stream whose memory an appearing storage takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +149,50 @@ class MemoryTimeline:
 
 
 @dataclass(frozen=True, slots=True)
+class BlockEvent:
+    """A block of the allocator's that is taken or given back in the steady step."""
+
+    op: int | None  # index into Trace.ops of the op at which it happens; None for what is there when the step begins
+    maker: int | None  # the op that took it, also when that was before the step; None if no op did
+    address: int
+    size_bytes: int
+    requested_bytes: int
+    category: Category
+    is_alloc: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of memory that the allocator has from the driver, tiled by blocks: (address, bytes, is in use)."""
+
+    address: int
+    size_bytes: int
+    blocks: tuple[tuple[int, int, bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OpRun:
+    """One op of the steady step as it runs: issued by the CPU, then run by a stream of the GPU."""
+
+    op: int  # index into Trace.ops
+    issue_start_ns: int
+    issue_end_ns: int
+    gpu_start_ns: int  # without meaning where gpu_ns is 0
+    gpu_ns: int  # 0 for an op that launches nothing
+    stream: int = 0  # of the GPU; 0 computes, others communicate
+
+
+@dataclass(frozen=True, slots=True)
+class StepProfile:
+    """The steady step op by op, for pictures of it: when each op ran, and what memory it took and gave back."""
+
+    trace: Trace
+    runs: tuple[OpRun, ...]  # in the order in which the step runs; a section that runs twice is here twice
+    events: tuple[BlockEvent, ...]  # in order; those of a run come before those of the next
+    segments: tuple[Segment, ...]  # at the end of the step
+
+
+@dataclass(frozen=True, slots=True)
 class StepTime:
     """When a step's work ran: the CPU issues ops in order, each stream of the GPU runs its own in order."""
 
@@ -184,6 +231,8 @@ class BlockProgram:
     writes: tuple[tuple[int, tuple[int, ...]], ...] = ()  # (op, storages it overwrites), for ops that do
     random: tuple[int, ...] = ()  # ops that draw from the default generator
     opaque: tuple[int, ...] = ()  # ops that cannot be run again from what is written here: what they make is kept
+    freed_after: tuple[int | None, ...] = ()
+    """Per storage, how many of the ops had run when it was let go, autograd holding nothing; None: not in forward."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,51 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FSDP:
+    """torch's FSDP2: `fully_shard` on each unit, then on the model, built without memory and materialized sharded."""
+
+    world_size: int
+    gpus_per_node: int = 8
+    units: tuple[str, ...] | None = None
+    """Modules, named as `named_modules()` does, that are sharded on their own; the repeated blocks when None. The root
+    is sharded besides."""
+    reshard_after_forward: bool | int = True
+    """As `fully_shard` takes it for the units: free unsharded parameters after forward, keep them, or keep them sharded
+    over so many ranks. The root keeps torch's own choice."""
+    param_dtype: torch.dtype | None = None
+    """Mixed precision: the dtype in which parameters are gathered and computed with."""
+    reduce_dtype: torch.dtype | None = None
+    """The dtype in which gradients are reduced."""
+    offload: bool = False
+    """Keep sharded parameters, gradients and optimizer state on the host."""
+    hsdp: int | None = None
+    """Shard over so many ranks, and replicate over the rest; None to shard over all."""
+    sync_every_micro_batch: bool = True
+    """False for `set_requires_gradient_sync(False)` in all micro-batches but the last."""
+    intra_node_gb_per_s: float | None = None
+    """What a GPU can send to others of its node; by its links when None."""
+    inter_node_gb_per_s: float | None = None
+    """What a GPU can send to other nodes; by a usual network when None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DDP:
+    """torch's DistributedDataParallel."""
+
+    world_size: int
+    gpus_per_node: int = 8
+    bucket_cap_mb: int | None = None
+    """The largest bucket, in MiB; None for torch's own: 25, and 1 for the first."""
+    gradient_as_bucket_view: bool = False
+    sync_every_micro_batch: bool = True
+    """False for `no_sync()` in all micro-batches but the last."""
+    intra_node_gb_per_s: float | None = None
+    """What a GPU can send to others of its node; by its links when None."""
+    inter_node_gb_per_s: float | None = None
+    """What a GPU can send to other nodes; by a usual network when None."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """Everything that one optimizer step needs; the step that is predicted is:
 
@@ -37,3 +82,7 @@ class Step:
     """Forward and backward passes per optimizer step (gradient accumulation)."""
     set_to_none: bool = True
     """Whether zero_grad frees the gradients (torch's default) or keeps and zeroes them."""
+    fsdp: FSDP | None = None
+    """How the model is sharded over ranks; the step is then that of one rank."""
+    ddp: DDP | None = None
+    """How the model is replicated over ranks."""

@@ -6,19 +6,29 @@ Each name below wraps one private symbol, so that a change in torch is mended he
 from __future__ import annotations
 
 import contextlib
+import operator
 import sys
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 import torch._dynamo  # reads torch.cuda when first imported, which optimizers do: it must see the real one
+from torch import _guards
 from torch._prims_common import suggest_memory_format as suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 from torch.optim.optimizer import _foreach_supported_types as _optimizer_foreach_types
+from torch.utils import checkpoint
 from torch.utils._device import _device_constructors
 from torch.utils._foreach_utils import _foreach_supported_types as _utility_foreach_types
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+    is_traceable_wrapper_subclass_type,
+)
 from torch.utils._pytree import tree_flatten as tree_flatten
 from torch.utils._pytree import tree_map_only as tree_map_only
 from torch.utils._pytree import tree_unflatten as tree_unflatten
@@ -109,9 +119,6 @@ def is_view(op: torch._ops.OpOverload) -> bool:
 dispatch_modes_off = _disable_current_modes
 """A context in which no dispatch mode is on."""
 
-CUSTOM_FUNCTION_CODE = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
-"""The code of `Function.apply`, by which a stack shows that a custom autograd function is running."""
-
 
 def fake_cpu() -> Any:
     """A context in which CPU tensors are made without data, and composites take the path they take on the CPU."""
@@ -127,13 +134,143 @@ def active_modes() -> list[Any]:
     return _get_current_dispatch_mode_stack()
 
 
-@contextlib.contextmanager
-def below_autocast() -> Iterator[None]:
-    """Run ops as they are written, whatever autocast says, and record no graph."""
-    with torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
-        yield
+class Replaying:
+    """Run ops as they are written, whatever autocast says, and record no graph; grad mode is on, which marks
+    recomputation in a trace."""
+
+    __slots__ = ("_guards",)
+
+    def __enter__(self) -> None:
+        self._guards = torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast(), torch.enable_grad()
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)
 
 
 def after_backward(callback: Callable[[], None]) -> None:
     """Call back when the backward pass now running is done."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+def is_in_backward() -> bool:
+    """Whether the autograd engine is running in this thread."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def is_accumulating_gradient(node: Any) -> bool:
+    """Whether the node puts a finished gradient into a parameter's `.grad`."""
+    return node.name() == "torch::autograd::AccumulateGrad"
+
+
+active_fake_mode: Callable[[], Any] = _guards.active_fake_mode
+"""The FakeTensorMode that is on, or None."""
+
+IGNORED_BY_CHECKPOINT: frozenset[Any] = frozenset(checkpoint.SAC_IGNORED_OPS)
+"""Ops that torch's selective checkpointing passes over without counting them."""
+
+wraps_others: Callable[[type], bool] = is_traceable_wrapper_subclass_type
+"""Whether tensors of this class wrap others, as DTensors do."""
+
+
+def plain_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The tensors under one that wraps others, all the way down; any other tensor itself."""
+    if not wraps_others(type(tensor)):
+        yield tensor
+        return
+    for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+        inner = getattr(tensor, name)
+        if isinstance(inner, torch.Tensor):
+            yield from plain_tensors(inner)
+
+
+def wrap_again(tensor: torch.Tensor, convert: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """A tensor like `tensor`, which wraps others, around what `convert` makes of them."""
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    held = {name: getattr(tensor, name) for name in names}  # a DTensor's mesh is among them
+    inner = {name: convert(value) if isinstance(value, torch.Tensor) else value for name, value in held.items()}
+    return type(tensor).__tensor_unflatten__(inner, context, tensor.shape, tensor.stride())  # type: ignore[attr-defined]
+
+
+def written_storages(op: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[Any, ...]) -> list[int]:
+    """The storages of recorded outputs that the op wrote in place: `relu_` its argument's, `relu` none."""
+    writes = any(result.alias_info is not None and result.alias_info.is_write for result in op._schema.returns)
+    return [ref.storage for ref in outputs] if writes and torch.Tag.inplace_view not in op.tags else []
+
+
+def without_python(op: torch._ops.OpOverload) -> Callable[..., Any]:
+    """The op's way into the dispatcher, without the Python frame of calling an OpOverload."""
+    return op._op
+
+
+def returns_one_tensor(op: torch._ops.OpOverload) -> bool:
+    """Whether the op returns a tensor, rather than several or a list of them."""
+    return [str(result.type) for result in op._schema.returns] == ["Tensor"]
+
+
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a DTensor; any other tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
+def group_ranks(group: Any) -> tuple[int, ...]:
+    """The global ranks of a process group, given as the dispatcher passes it: boxed, by name, or itself."""
+    from torch._C._distributed_c10d import ProcessGroup, _resolve_process_group
+
+    if isinstance(group, str):
+        group = _resolve_process_group(group)  # type: ignore[arg-type]
+    elif not isinstance(group, ProcessGroup):
+        group = ProcessGroup.unbox(group)
+    return tuple(torch.distributed.get_process_group_ranks(group))
+
+
+def finished_work() -> Any:
+    """Work of a collective that is done, as the dispatcher returns it."""
+    from torch._C._distributed_c10d import FakeWork
+
+    return FakeWork().boxed()
+
+
+def has_process_group() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def default_store() -> Any:
+    """The key-value store by which the ranks of the default process group found each other."""
+    return torch.distributed.distributed_c10d._get_default_store()
+
+
+@contextlib.contextmanager
+def fake_process_group(world_size: int) -> Iterator[None]:
+    """Rank 0 of `world_size` ranks that are not there; DTensors of ghosts say that they are on cuda."""
+    from torch.distributed.tensor import DTensor
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    answers = {name: property(operator.attrgetter(f"_local_tensor.{name}")) for name in _WHERE}
+    try:
+        for name, answer in answers.items():
+            setattr(DTensor, name, answer)
+        yield
+    finally:
+        for name in answers:
+            delattr(DTensor, name)
+        torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def unverified_replicas() -> Iterator[None]:
+    """DistributedDataParallel does not compare the replicas' shapes, which needs the other ranks' answers."""
+    with mock.patch("torch.nn.parallel.distributed._verify_param_shape_across_processes", return_value=True):
+        yield
+
+
+def silence_replica(replica: torch.nn.parallel.DistributedDataParallel) -> None:
+    """No statistics of the backward pass, which need a device's clock."""
+    replica.logger = SimpleNamespace(set_runtime_stats_and_log=lambda: None)  # type: ignore[assignment]
+
+
+_WHERE = ("device", "is_cuda", "is_meta")
+"""A DTensor is made with the C++ device of what it wraps, which for a ghost is meta."""

@@ -5,8 +5,10 @@ decision into the ops to replay; `apply_decisions` makes a model follow decision
 modes at run time; gradients are bit-identical to the unplanned model's.
 """
 
+from trainfit.apply.agreement import agree_when_ranks_meet as agree_when_ranks_meet
 from trainfit.apply.blocks import find_blocks as find_blocks
 from trainfit.apply.blocks import record_blocks as record_blocks
+from trainfit.apply.carry import carry_decision as carry_decision
 from trainfit.apply.executor import BlockStats as BlockStats
 from trainfit.apply.executor import Handle as Handle
 from trainfit.apply.executor import apply_decisions as apply_decisions

@@ -1,7 +1,6 @@
 """Which modules of a model are its blocks, and the program of each, recorded in one forward on a ghost GPU.
 
-A block is a child of a stack: an nn.ModuleList or nn.Sequential with two or more children of one class, outermost
-stacks first. Blocks whose programs are equal are of one class: equal programs are one object.
+Blocks whose programs are equal are of one class: equal programs are one object.
 """
 
 from __future__ import annotations
@@ -18,27 +17,11 @@ from trainfit.apply.record import record_block
 from trainfit.errors import BadDecision
 from trainfit.ghost import ghost_gpu
 from trainfit.gpus.catalogue import Gpu
+from trainfit.parallel import distribute, ranks_of_step
 from trainfit.records import BlockProgram
+from trainfit.stacks import find_blocks as find_blocks
 from trainfit.step import Step
 from trainfit.trace.placement import place_batch, place_model
-
-
-def find_blocks(model: nn.Module) -> list[str]:
-    """The names of the model's blocks, in the model's order; none is inside another."""
-    found: list[str] = []
-
-    def search(module: nn.Module, name: str) -> None:
-        children = [(f"{name}.{key}" if name else key, child) for key, child in module.named_children()]
-        classes = {type(child) for _, child in children}
-        is_stack = isinstance(module, (nn.ModuleList, nn.Sequential)) and len(children) > 1 and len(classes) == 1
-        if is_stack and any(True for _ in module.parameters()):
-            found.extend(child_name for child_name, _ in children)
-            return
-        for child_name, child in children:
-            search(child, child_name)
-
-    search(model, "")
-    return found
 
 
 def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> tuple[tuple[str, BlockProgram], ...]:
@@ -46,8 +29,9 @@ def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> t
     called several times appears once, by its first call. `names` says which modules are the blocks."""
     recorded: dict[str, BlockProgram] = {}
     classes: dict[BlockProgram, BlockProgram] = {}
-    with ghost_gpu(gpu):
+    with ghost_gpu(gpu), ranks_of_step(step):
         model = place_model(step.model).train()
+        called = distribute(model, step).model
         modules = dict(model.named_modules())
         wanted = find_blocks(model) if names is None else list(names)
         if unknown := [name for name in wanted if name not in modules]:
@@ -64,5 +48,5 @@ def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> t
             modules[name].register_forward_pre_hook(functools.partial(note, name), with_kwargs=True)
         args, kwargs = place_batch(step.batch)
         with torch.autocast("cuda", step.autocast) if step.autocast is not None else contextlib.nullcontext():
-            model(*args, **kwargs)
+            called(*args, **kwargs)
     return tuple(recorded.items())

@@ -140,7 +140,7 @@ class PlannedBlock:
             signatures=len(self._entries),
             kept_bytes=latest.kept_bytes if latest else 0,
             dropped_bytes=latest.dropped_bytes if latest else 0,
-            replayed_ops=len(latest.instructions) if latest else 0,
+            replayed_ops=len(latest.plan.ops) if latest else 0,
         )
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -191,7 +191,7 @@ class PlannedBlock:
             torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
             tuple([self._lookup(name).requires_grad for name in self._tensors]),
             tuple([attributes(vars(inner())) for inner, attributes in self._settings]),
-            torch.are_deterministic_algorithms_enabled(),
+            torch.get_deterministic_debug_mode(),
             tuple([is_on() for is_on in ATTENTION_BACKENDS]),
         )
 
@@ -223,7 +223,7 @@ class PlannedBlock:
         for position, value in call.compiled.plan.from_inputs:
             tensor = inputs[position]
             call.held[value] = (tensor.detach(), tensor._version)
-        for name, _ in call.compiled.parameters:
+        for name, _ in call.compiled.plan.from_parameters:
             tensor = self._lookup(name)
             call.parameters[name] = (tensor, tensor._version)
 

@@ -8,16 +8,20 @@ the block and its attributes are afterwards as they were.
 
 An op is opaque when the words written here are not enough to run it again: it reads a tensor that is no argument,
 parameter or buffer, it is not an aten op, it runs inside a custom autograd function (which may write by other means
-than ops), it draws from a generator of its own.
+than ops), it draws from a generator of its own. A tensor that wraps others (a DTensor) is kept where autograd saves it,
+and so is what is made directly from what it wraps.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -147,6 +151,8 @@ class _Listening(torch_compat.DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(torch_compat.wraps_others(kind) for kind in types):
+            return NotImplemented  # it takes its ops apart, and those on what it wraps come here
         result = func(*args, **(kwargs or {}))
         if func in CPU_NORMS and args[CPU_NORMS[func]] is not None and args[CPU_NORMS[func]].dtype != args[0].dtype:
             result = (result[0], *(torch.empty_like(t, dtype=torch.float32) for t in result[1:]))
@@ -156,12 +162,14 @@ class _Listening(torch_compat.DispatchMode):
 
 
 class _Recorder:
-    """Hears every op and every saved tensor; storages are held, so that an address means one storage."""
+    """Hears every op and every saved tensor; a storage's end is heard too, so that an address means one storage."""
 
     def __init__(self) -> None:
         self.is_on = False
-        self._numbers: dict[int, int] = {}
-        self._storages: list[torch.UntypedStorage] = []
+        self._numbers: dict[int, int] = {}  # address of a live storage -> its number
+        self._storage_bytes: list[int] = []
+        self._freed_after: list[int | None] = []
+        self._watches: dict[int, weakref.ref[torch.UntypedStorage]] = {}
         self._modules = [""]
         self._ops: list[Op] = []
         self._calls: list[LiveCall] = []
@@ -196,12 +204,13 @@ class _Recorder:
             parameters=self._parameters,
             saved=tuple(self._saved),
             outputs=tuple(self._ref(tensor) for tensor in outputs),
-            storage_bytes=tuple(storage.nbytes() for storage in self._storages),
+            storage_bytes=tuple(self._storage_bytes),
             submodule_outputs=tuple(self._submodule_outputs),
             saved_after=tuple(self._saved_after),
             writes=tuple(self._writes),
             random=tuple(self._random),
             opaque=tuple(self._opaque),
+            freed_after=tuple(self._freed_after),
         )
         return Recording(program, tuple(self._calls))
 
@@ -216,7 +225,7 @@ class _Recorder:
         if func is aten.empty_like.default and _is_twin(result):
             func, args, kwargs = aten.empty_strided.default, (tuple(result.shape), result.stride()), _options(result)
         live_args, live_kwargs = map_tensors(self._ref_or_none, (args, kwargs))
-        known = len(self._storages)
+        known = len(self._storage_bytes)
         outputs = tuple(self._ref(tensor) for tensor in tensors_in(result) if _is_twin(tensor))
         if not written and not any(ref.storage >= known for ref in outputs):
             return  # a view: any view of a storage at hand is an as_strided of it
@@ -243,11 +252,20 @@ class _Recorder:
 
     def _number(self, tensor: torch.Tensor) -> int:
         storage = tensor.untyped_storage()
-        number = self._numbers.get(storage._cdata)
+        address = storage._cdata
+        number = self._numbers.get(address)
         if number is None:
-            number = self._numbers[storage._cdata] = len(self._storages)
-            self._storages.append(storage)
+            number = self._numbers[address] = len(self._storage_bytes)
+            # What wraps others has no memory of its own: it is a storage that comes from nowhere, and is kept.
+            self._storage_bytes.append(storage.nbytes() if _is_twin(tensor) else 0)
+            self._freed_after.append(None)
+            self._watches[number] = weakref.ref(storage, functools.partial(self._end, number, address))
         return number
+
+    def _end(self, number: int, address: int, _reference: object) -> None:
+        del self._watches[number], self._numbers[address]
+        if self.is_on:
+            self._freed_after[number] = len(self._ops)
 
     def _ref_or_none(self, tensor: torch.Tensor) -> TensorRef | None:
         return self._ref(tensor) if _is_twin(tensor) else None
@@ -289,13 +307,27 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 def _inside_custom_function() -> bool:
+    """Whether a custom autograd function's forward is on the stack (its `apply` is C and leaves no frame)."""
+    forwards = _forward_codes()
     frame = sys._getframe(1)
     own = record.__code__
     while frame is not None and frame.f_code is not own:
-        if frame.f_code is torch_compat.CUSTOM_FUNCTION_CODE:
+        if frame.f_code in forwards:
             return True
         frame = frame.f_back  # type: ignore[assignment]
     return False
+
+
+def _forward_codes() -> set[CodeType]:
+    """The code of every custom autograd function's forward; a class may be made at any time, so each time anew."""
+    codes = set()
+    pending = torch.autograd.Function.__subclasses__()
+    while pending:
+        function = pending.pop()
+        pending += function.__subclasses__()
+        if code := getattr(function.forward, "__code__", None):
+            codes.add(code)
+    return codes
 
 
 def _all_plain(value: Any) -> bool:

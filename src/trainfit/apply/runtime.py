@@ -18,10 +18,10 @@ import torch
 from torch import nn
 
 from trainfit import torch_compat
-from trainfit.apply.compiled import Compiled, Instruction, Window, geometry_of, has_geometry
+from trainfit.apply.compiled import Compiled, Packing
+from trainfit.apply.geometry import geometry_of
 from trainfit.apply.rerun import GeneratorStates, Rerun
 from trainfit.apply.twins import tensors_in
-from trainfit.errors import PlanMismatch
 from trainfit.ghost.tensor import Ghost
 
 
@@ -121,25 +121,27 @@ class Call:
 
     def _replay(self) -> None:
         self.on_replay()
-        with torch_compat.below_autocast(), torch.enable_grad():  # grad mode on marks recomputation in a trace
-            environment = dict(self._at_hand())
-            outer_states: GeneratorStates | None = None
-            try:
-                for instruction in self.compiled.instructions:
-                    if instruction.random_start is not None:
-                        outer_states = outer_states or GeneratorStates.now(self.device)
-                        self.states[instruction.random_start].restore()
-                    self._run(instruction, environment)
-            finally:
-                if outer_states is not None:
-                    outer_states.restore()
-        self.rebuilt = {value: environment[value] for value, marks in self.marks.items() if marks}
+        outer_states: GeneratorStates | None = None
+
+        def restore(save: int) -> None:
+            nonlocal outer_states
+            outer_states = outer_states or GeneratorStates.now(self.device)
+            self.states[save].restore()
+
+        try:
+            with torch_compat.Replaying():
+                rebuilt = self.compiled.replay(dict(self._at_hand()), self.device, restore)
+        finally:
+            if outer_states is not None:
+                outer_states.restore()
+        marks = self.marks
+        self.rebuilt = {value: tensor for value, tensor in rebuilt.items() if marks[value]}
         torch_compat.after_backward(_letting_go(weakref.ref(self)))
 
     def _at_hand(self) -> Iterator[tuple[int, torch.Tensor]]:
         """What the replay starts from. What autograd holds too is held weakly from now on, so that it goes when its
         node is done; a second replay (retain_graph) finds it still there."""
-        for name, value in self.compiled.parameters:
+        for name, value in self.compiled.plan.from_parameters:
             tensor, version = self.parameters[name]
             if not tensor.untyped_storage().nbytes() and tensor.numel():
                 tensor = self.lookup(name)  # a sharded parameter was let go after forward, and another gathered since
@@ -159,37 +161,6 @@ class Call:
                 self.held_weakly[value] = (weakref.ref(tensor), version)
                 del self.held[value]
 
-    def _run(self, instruction: Instruction, environment: dict[int, torch.Tensor]) -> None:
-        args: list[Any] = list(instruction.args)
-        kwargs = dict(instruction.kwargs)
-        for slot, window in instruction.windows:
-            value: Any
-            if type(window) is list:
-                value = [w.of(environment[w.value]) if type(w) is Window else w for w in window]
-            else:
-                value = window.of(environment[window.value])
-            if type(slot) is int:
-                args[slot] = value
-            else:
-                kwargs[slot] = value  # type: ignore[index]
-        for keyword in instruction.devices:
-            kwargs[keyword] = self.device
-        out = instruction.func(*args, **kwargs)
-        if instruction.results:
-            outputs = (out,) if isinstance(out, torch.Tensor) else tuple(tensors_in(out))
-            for position, value, expected in instruction.results:
-                tensor = outputs[position]
-                if expected is not None and not has_geometry(tensor, expected):
-                    raise PlanMismatch(
-                        f"replaying {instruction.func} gave {geometry_of(tensor)}, recorded was {expected}",
-                        hint="report the model: its recording does not match this torch build",
-                    )
-                environment[value] = tensor
-        for old, new in instruction.renames:
-            environment[new] = environment.pop(old)
-        for value in instruction.frees:
-            environment.pop(value, None)
-
 
 def _letting_go(reference: weakref.ref[Call]) -> Callable[[], None]:
     def let_go() -> None:
@@ -203,49 +174,67 @@ def _letting_go(reference: weakref.ref[Call]) -> Callable[[], None]:
 class Packer:
     """Autograd's way in, for one forward: keeps or drops each saved tensor as the plan says."""
 
-    __slots__ = ("_call", "_compiled", "_on_mismatch", "position")
+    __slots__ = ("_call", "_on_mismatch", "_saves", "position")
 
     def __init__(self, call: Call, on_mismatch: Callable[[str], None]) -> None:
         self._call: Call | None = call
-        self._compiled: Compiled | None = call.compiled
+        self._saves = call.compiled.saves
         self._on_mismatch: Callable[[str], None] | None = on_mismatch
         self.position = 0
 
     def __call__(self, tensor: torch.Tensor) -> Any:
         save = self.position
         self.position = save + 1
-        call, compiled = self._call, self._compiled
-        if call is None or compiled is None or self._on_mismatch is None:
+        call = self._call
+        if call is None:
             raise RuntimeError("autograd packs a tensor for a forward that has ended")
         if call.rerun is not None:
             return Dropped(call, save)
-        if save >= len(compiled.expected) or not (
-            has_geometry(tensor, compiled.expected[save]) or save in compiled.unchecked
-        ):
-            recorded = compiled.expected[save] if save < len(compiled.expected) else "nothing"
-            self._on_mismatch(f"saved tensor {save} is {geometry_of(tensor)}, recorded was {recorded}")
-            return Dropped(call, save)
+        if save < len(self._saves):
+            (dtype, shape, stride, offset), packing = self._saves[save]
+            if (
+                tensor.dtype is dtype
+                and tensor.shape == shape
+                and tensor.stride() == stride
+                and tensor.storage_offset() == offset
+            ) or save in call.compiled.unchecked:
+                if packing is Packing.DROP:
+                    return Dropped(call, save)
+                return self._keep(call, tensor) if packing is Packing.KEEP else self._special(call, save, tensor)
+        return self._differ(call, save, tensor)
+
+    def _keep(self, call: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        if tensor.requires_grad:
+            tensor = tensor.detach()  # an output of the node leads back to the node: that would be a cycle
+        return tensor, tensor._version
+
+    def _special(self, call: Call, save: int, tensor: torch.Tensor) -> Any:
+        compiled = call.compiled
         if save in compiled.state_saves:
             call.states[save] = GeneratorStates.now(call.device)
         if compiled.plan.dropped[save]:
             if save in compiled.watched and not isinstance(tensor, Ghost):
                 call.witnesses[save] = (_without_storage(tensor), tensor._version)
             return Dropped(call, save)
-        if tensor.requires_grad:
-            tensor = tensor.detach()  # an output of the node leads back to the node: that would be a cycle
-        value = compiled.holds.get(save)
-        if value is not None:
-            call.held[value] = (tensor, tensor._version)
-        return tensor, tensor._version
+        kept = self._keep(call, tensor)
+        if save in compiled.holds:
+            call.held[compiled.holds[save]] = kept
+        return kept
+
+    def _differ(self, call: Call, save: int, tensor: torch.Tensor) -> Dropped:
+        assert self._on_mismatch is not None, "it goes when the call goes"
+        recorded = self._saves[save][0] if save < len(self._saves) else "nothing"
+        self._on_mismatch(f"saved tensor {save} is {geometry_of(tensor)}, recorded was {recorded}")
+        return Dropped(call, save)
 
     def close(self) -> None:
         """Forward went through: check that all was seen."""
-        call, expected = self._call, self._compiled.expected if self._compiled else ()
-        if call is not None and call.rerun is None and self.position != len(expected) and self._on_mismatch:
-            self._on_mismatch(f"{self.position} tensors were saved, recorded were {len(expected)}")
+        call, expected = self._call, len(self._saves)
+        if call is not None and call.rerun is None and self.position != expected and self._on_mismatch:
+            self._on_mismatch(f"{self.position} tensors were saved, recorded were {expected}")
 
     def let_go(self) -> None:
-        self._call = self._compiled = self._on_mismatch = None
+        self._call = self._on_mismatch = None
 
 
 def _without_storage(tensor: torch.Tensor) -> torch.Tensor:

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainfit import torch_compat
 from trainfit.ghost.tensor import Ghost
 
 PLAIN_TYPES = (torch.Tensor, nn.Parameter, nn.Buffer, Ghost)
@@ -40,6 +41,8 @@ class Twins:
         return self._twins[id(tensor)][1]
 
     def _make(self, tensor: torch.Tensor) -> torch.Tensor:
+        if torch_compat.wraps_others(type(tensor)):
+            return self._make_wrapping(tensor)
         if not (type(tensor) in PLAIN_TYPES or isinstance(tensor, Ghost)):
             raise NotRecordable(f"it has a tensor of type {type(tensor).__name__}")
         if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
@@ -53,12 +56,23 @@ class Twins:
                 self._bases[storage._cdata] = base
             flat = base if base.dtype == tensor.dtype else base.view(tensor.dtype)
             twin = flat.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).detach()
-        if not tensor.requires_grad:
-            return twin
-        twin.requires_grad_()
-        if isinstance(tensor, nn.Parameter):
-            return nn.Parameter(twin)
-        return twin if tensor.is_leaf else _Arrive.apply(twin)
+        return _as_graph_has_it(tensor, twin)
+
+    def _make_wrapping(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The twin of a tensor that wraps others (a DTensor): the same wrapping around their twins."""
+        with torch.no_grad():
+            twin = torch_compat.wrap_again(tensor, self.of)
+        return _as_graph_has_it(tensor, twin)
+
+
+def _as_graph_has_it(tensor: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
+    """The twin as a leaf, a parameter or a tensor with a history, whatever the tensor is."""
+    if not tensor.requires_grad:
+        return twin
+    twin.requires_grad_()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(twin)
+    return twin if tensor.is_leaf else _Arrive.apply(twin)
 
 
 class _Arrive(torch.autograd.Function):

@@ -25,6 +25,7 @@ from trainfit.calibrate.measure import Sample, measure
 from trainfit.cost.profile import reduce_samples, write_profile
 from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
+from trainfit.progress import tell
 
 RAW_SCHEMA = 1
 WORKLOADS_PER_CHUNK = 40
@@ -55,6 +56,8 @@ def groups() -> list[Group]:
         ("window attention", 2, compute.window_attentions()),
         ("more convolution", 2, compute.more_convolutions()),
         ("recurrent", 1, compute.recurrents()),
+        ("signals", 3, memory.signals()),
+        ("more attention", 3, compute.more_attentions()),
     ]
 
 
@@ -100,11 +103,32 @@ def calibrate(path: Path, report: Callable[[str], None]) -> None:
     _write(path, partial_path)
 
 
-def _chunks() -> Iterator[tuple[str, int, list[Callable[[], Any]]]]:
+def _chunks() -> Iterator[tuple[str, int, list[_Counted]]]:
     """The groups cut into pieces, each with a name of its own."""
+    num_workloads = sum(len(workloads) for _, _, workloads in groups())
+    num_before = 0
     for name, repeats, workloads in groups():
+        counted = [_Counted(name, num_before + i, num_workloads, one) for i, one in enumerate(workloads, start=1)]
+        num_before += len(workloads)
         for first in range(0, len(workloads), WORKLOADS_PER_CHUNK):
-            yield f"{name} {first}", repeats, workloads[first : first + WORKLOADS_PER_CHUNK]
+            yield f"{name} {first}", repeats, counted[first : first + WORKLOADS_PER_CHUNK]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Counted:
+    """A workload that tells which of all it is when it is run."""
+
+    group: str
+    number: int
+    total: int
+    workload: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        tell(f"calibrating {self.group}", self.number, self.total)
+        return self.workload()
+
+    def __str__(self) -> str:
+        return str(self.workload)
 
 
 def _header() -> dict[str, Any]:

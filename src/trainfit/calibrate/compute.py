@@ -126,15 +126,16 @@ def grouped_products() -> list[Workload]:
 
 def attention(
     backend: SDPBackend, dtype: torch.dtype, batch: int, heads: int, kv_heads: int, seq: int, dim: int, causal: bool,
-    dropout: float, mask: bool,
+    dropout: float, mask: bool, key_seq: int | None = None,
 ) -> None:  # fmt: skip
     """Scaled dot product attention and its backward pass, on tensors laid out as projections leave them."""
 
-    def project(num_heads: int) -> torch.Tensor:
-        return _randn(batch, seq, num_heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
+    def project(num_heads: int, length: int) -> torch.Tensor:
+        return _randn(batch, length, num_heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
 
-    query, key, value = project(heads), project(kv_heads), project(kv_heads)
-    bias = _randn(batch, 1, seq, seq, dtype=dtype) if mask else None
+    key_seq = key_seq or seq
+    query, key, value = project(heads, seq), project(kv_heads, key_seq), project(kv_heads, key_seq)
+    bias = _randn(batch, 1, seq, key_seq, dtype=dtype) if mask else None
     with sdpa_kernel(backend):
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal, enable_gqa=heads != kv_heads
@@ -178,6 +179,22 @@ def window_attentions() -> list[Workload]:
         partial(attention, backend, BF16, batch, heads, heads, seq, dim, False, 0.0, mask)
         for batch, heads, seq, dim, mask in shapes
     ]
+
+
+def more_attentions() -> list[Workload]:
+    """Causal with dropout, as GPT-2 trains, and queries and keys of different lengths."""
+    cudnn, flash, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
+    cases: list[tuple[Any, ...]] = []
+    for seq, dim in itertools.product((256, 512, 1024, 2048), (64, 128)):
+        cases.append((efficient, FP32, 8192 // seq, 12, 12, seq, dim, True, 0.1, False))
+    for seq, (backend, dtype) in itertools.product((256, 1024), ((cudnn, BF16), (flash, BF16), (efficient, BF16))):
+        cases.append((backend, dtype, 8192 // seq, 12, 12, seq, 64, True, 0.1, False))
+    lengths = ((4096, 256), (16384, 256), (512, 1500), (128, 2048))
+    for (seq, key_seq), (backend, dtype) in itertools.product(
+        lengths, ((cudnn, BF16), (flash, BF16), (efficient, BF16), (efficient, FP32))
+    ):
+        cases.append((backend, dtype, 8, 4, 4, seq, 64, False, 0.0, False, key_seq))
+    return [partial(attention, *case) for case in cases]
 
 
 def convolution(make: Callable[..., nn.Module], shape: tuple[int, ...], dtype: torch.dtype, nhwc: bool) -> None:
@@ -247,6 +264,10 @@ def more_convolutions() -> list[Workload]:
         (conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (4, 768, 750)),
         (conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (2, 768, 499)),
     ]
+    for channels, window, (batch, length) in itertools.product((128, 512), (3, 15), ((16, 1024), (8, 8192))):
+        layers.append((conv(nn.Conv1d, channels, channels, window, padding=window // 2), (batch, channels, length)))
+    for length in (1000, 4000, 16000):
+        layers.append((conv(nn.Conv1d, 512, 512, 3, stride=2, bias=False), (4, 512, length)))
     for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
         square = conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
         layers.append((square, (192, channels, size, size)))
@@ -269,9 +290,12 @@ def recurrent(
 
 
 def recurrents() -> list[Workload]:
-    """Short sequences: every step launches kernels, and a profile of 100,000s of them takes minutes to read."""
     kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
-    sizes = ((32, 16, 256, 1, False), (64, 16, 512, 1, False), (64, 16, 512, 1, True), (32, 16, 1024, 1, False))
+    sizes = [
+        (batch, seq, width, layers, both)
+        for batch, seq in ((16, 64), (64, 64), (64, 256))
+        for width, layers, both in ((256, 1, False), (512, 2, False), (512, 1, True), (1024, 1, False))
+    ]
     return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
 
 

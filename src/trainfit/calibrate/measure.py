@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,6 +42,8 @@ class Sample:
     num_kernels: int
     kernel: str
     """Name of the longest kernel."""
+    overlap: float
+    """How many kernels ran at once on average: libraries may use streams of their own. The times are sums of all."""
 
 
 class LostMarkers(Exception):
@@ -80,7 +82,8 @@ class OpTimer(DispatchMode):
         kwargs = kwargs or {}
         described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
         signature = f"{func}{described_args}{described_kwargs}"
-        if signature in self._known or is_view(func) or not _is_on_gpu(args, kwargs):
+        is_new = signature not in self._known and not is_view(func)
+        if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
             return func(*args, **kwargs)
         self._known.add(signature)
         call = len(self._calls)
@@ -124,6 +127,7 @@ class OpTimer(DispatchMode):
                 cold_ns=round(statistics.median(cold[call])),
                 num_kernels=len(segment),
                 kernel=max(segment, key=lambda kernel: kernel.duration_ns).name if segment else "",
+                overlap=_overlap(segment),
             )
 
     def _mark(self, call: int | None, is_cold: bool) -> None:
@@ -131,7 +135,7 @@ class OpTimer(DispatchMode):
         gpu_marker()
 
 
-def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
+def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
     """Samples of all ops of the workloads, and one line of text for each workload that failed."""
     marker = marker_name()
     pending = list(workloads)
@@ -154,6 +158,16 @@ def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -
             failures.append(str(error))
         yield from failures
         torch.cuda.empty_cache()
+
+
+def _overlap(kernels: list[Kernel]) -> float:
+    """The sum of the kernels' times over the time during which at least one ran."""
+    busy_ns, reached_ns = 0, 0
+    for start_ns, duration_ns, _ in sorted(kernels):
+        end_ns = start_ns + duration_ns
+        busy_ns += max(0, end_ns - max(start_ns, reached_ns))
+        reached_ns = max(reached_ns, end_ns)
+    return round(sum(kernel.duration_ns for kernel in kernels) / busy_ns, 3) if busy_ns else 1.0
 
 
 def marker_name() -> str:
@@ -202,7 +216,11 @@ def describe(value: Any) -> Any:
         return _run_lengths([describe(item) for item in value])
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
-    return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
+    if isinstance(value, (bool, int, float, str, type(None))):
+        return value
+    if isinstance(value, torch.UntypedStorage | torch.TypedStorage):
+        return "storage"  # its str would print every byte, fetched one by one
+    return str(value)
 
 
 def _run_lengths(items: list[Any]) -> list[Any]:
@@ -219,6 +237,13 @@ def _run_lengths(items: list[Any]) -> list[Any]:
             packed += items[position:end]
         position = end
     return packed
+
+
+def _reads_twice(args: Any, kwargs: Any) -> bool:
+    """Whether an operand stands in two places: it comes from the cache the second time, which a sample cannot say."""
+    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
+    places = [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors if tensor.numel() > 1]
+    return len(set(places)) < len(places)
 
 
 def _is_on_gpu(args: Any, kwargs: Any) -> bool:

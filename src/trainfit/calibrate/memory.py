@@ -73,7 +73,7 @@ def heads_transposed(batch: int, seq: int, heads: int, dim: int, dtype: torch.dt
         y.transpose(1, 2).contiguous(),
         x.neg(),
     )
-    torch.cat((y, y), dim=-1), x.float() * cos.float(), x.reshape(batch, heads, seq * dim), x.to(FP32)
+    torch.cat((y, y.clone()), dim=-1), x.float() * cos.float(), x.reshape(batch, heads, seq * dim), x.to(FP32)
     full = torch.zeros_like(y)
     full[..., : dim // 2].copy_(first), torch.ops.aten.slice_backward(first.contiguous(), y.shape, 3, 0, dim // 2, 1)
     y.transpose(2, 3).contiguous(), first.clone(), torch.ops.aten.slice_backward(second, y.shape, 3, dim // 2, dim, 1)
@@ -93,13 +93,13 @@ def matrix_transposed(rows: int, columns: int, dtype: torch.dtype) -> None:
 
 def pieces(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Splitting, joining, indexing."""
-    x = _randn(rows, columns, dtype=dtype)
+    x, y, z = (_randn(rows, columns, dtype=dtype) for _ in range(3))
     index = torch.randint(rows, (rows,), device="cuda")
-    torch.cat((x, x)), torch.cat((x, x, x), dim=1), x.chunk(2, dim=-1)[0].contiguous(), torch.stack((x, x))
-    x[index], x.index_select(0, index), x.index_put((index,), x, accumulate=True), x.index_add(0, index, x)
-    x.index_put((index,), x), torch.zeros_like(x).index_copy_(0, index, x)
+    torch.cat((x, y)), torch.cat((x, y, z), dim=1), x.chunk(2, dim=-1)[0].contiguous(), torch.stack((x, y))
+    x[index], x.index_select(0, index), x.index_put((index,), y, accumulate=True), x.index_add(0, index, y)
+    x.index_put((index,), y), torch.zeros_like(x).index_copy_(0, index, y)
     per_element = torch.randint(columns, (rows, columns), device="cuda")
-    x.gather(1, per_element), x.scatter_add(1, per_element, x), x.scatter(1, per_element, x), F.pad(x, (1, 1))
+    x.gather(1, per_element), x.scatter_add(1, per_element, y), x.scatter(1, per_element, y), F.pad(x, (1, 1))
     x.roll(3, 0), x.flip(0), x.tril(), x.repeat(2, 1)
 
 
@@ -171,7 +171,7 @@ def image_norms(batch: int, channels: int, size: int, dtype: torch.dtype, nhwc: 
         x = _randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format).requires_grad_()
         out = layer(x)
         out.backward(torch.randn_like(out))
-        out + out.detach()
+        out + torch.randn_like(out)
     x = _randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format)
     (
         x + _randn(channels, dtype=dtype).view(1, -1, 1, 1),
@@ -182,9 +182,17 @@ def image_norms(batch: int, channels: int, size: int, dtype: torch.dtype, nhwc: 
     (
         x.permute(0, 2, 3, 1).contiguous(),
         x.flatten(2).transpose(1, 2).contiguous(),
-        torch.cat((x, x), 1),
+        torch.cat((x, x.clone()), 1),
         x.sum((0, 2, 3)),
     )
+
+
+def signal_norms(batch: int, channels: int, length: int, dtype: torch.dtype) -> None:
+    """Batch norm and pooling of one-dimensional signals."""
+    for layer in (nn.BatchNorm1d(channels, device="cuda"), nn.MaxPool1d(2), nn.AvgPool1d(2)):
+        x = _randn(batch, channels, length, dtype=dtype).requires_grad_()
+        out = layer(x)
+        out.backward(torch.randn_like(out))
 
 
 def lookups(tokens: int, vocabulary: int, width: int, dtype: torch.dtype) -> None:
@@ -238,7 +246,7 @@ def oddments(rows: int, columns: int) -> None:
     """Complex rotary products, weight norm, losses per pixel, masks."""
     x = _randn(rows, columns, dtype=FP32)
     z = torch.view_as_complex(x.view(rows, -1, 2))
-    z * z[:1], z * z, (x > 0).bitwise_not(), x.masked_fill_(x > 1e9, 0.0), x.sin(), x.clamp(0.0, 1.0), x.ne(0)
+    z * z[:1], z * z.clone(), (x > 0).bitwise_not(), x.masked_fill_(x > 1e9, 0.0), x.sin(), x.clamp(0.0, 1.0), x.ne(0)
     direction, length = (
         x.clone().view(rows, -1, 8).requires_grad_(),
         torch.ones(1, 1, 8, device="cuda", requires_grad=True),
@@ -315,6 +323,11 @@ def images() -> list[Workload]:
         partial(image_norms, *shape, dtype, nhwc)
         for shape, dtype, nhwc in itertools.product(shapes, (BF16, FP32), (False, True))
     ]
+
+
+def signals() -> list[Workload]:
+    shapes = ((16, 128, 1024), (16, 256, 4096), (8, 512, 16384), (32, 64, 32768))
+    return [partial(signal_norms, *shape, dtype) for shape, dtype in itertools.product(shapes, (BF16, FP32))]
 
 
 def tables() -> list[Workload]:

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainfit.errors import UsageError
+
+if TYPE_CHECKING:
+    from trainfit.step import Step
 
 
 def add_target(parser: argparse.ArgumentParser, help_text: str) -> None:
@@ -16,6 +23,46 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
     """The GPU that need not be there, and its allocator."""
     parser.add_argument("--gpu", default="h200", help="a GPU that 'trainfit gpus' lists (default: %(default)s)")
     parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
+
+
+def add_ranks(parser: argparse.ArgumentParser) -> None:
+    """How many GPUs the step is spread over, and what joins them."""
+    ranks = parser.add_argument_group("several GPUs")
+    ways = ranks.add_mutually_exclusive_group()
+    ways.add_argument("--fsdp", type=positive, metavar="N", help="shard over N GPUs with FSDP2, every block a unit")
+    ways.add_argument("--ddp", type=positive, metavar="N", help="replicate over N GPUs with DistributedDataParallel")
+    ranks.add_argument("--gpus-per-node", type=positive, metavar="N", help="GPUs in a node (default: 8)")
+    ranks.add_argument(
+        "--intra-node-gbps", type=float, metavar="GB/S", help="what a GPU sends within its node (default: by its links)"
+    )
+    ranks.add_argument(
+        "--inter-node-gbps", type=float, metavar="GB/S", help="what a GPU sends to other nodes (default: by its kind)"
+    )
+
+
+def spread(step: Step, args: argparse.Namespace) -> Step:
+    """The step over as many GPUs as the arguments say; what they do not say stays as the step has it."""
+    from trainfit.step import DDP, FSDP
+
+    if args.fsdp is not None:
+        fsdp = FSDP(world_size=args.fsdp) if step.fsdp is None else replace(step.fsdp, world_size=args.fsdp)
+        step = replace(step, fsdp=fsdp, ddp=None)
+    elif args.ddp is not None:
+        ddp = DDP(world_size=args.ddp) if step.ddp is None else replace(step.ddp, world_size=args.ddp)
+        step = replace(step, ddp=ddp, fsdp=None)
+    given = {
+        "gpus_per_node": args.gpus_per_node,
+        "intra_node_gb_per_s": args.intra_node_gbps,
+        "inter_node_gb_per_s": args.inter_node_gbps,
+    }
+    links = {name: value for name, value in given.items() if value is not None}
+    if step.fsdp is not None:
+        return replace(step, fsdp=replace(step.fsdp, **links))
+    if step.ddp is not None:
+        return replace(step, ddp=replace(step.ddp, **links))
+    if links:
+        raise UsageError("there is one GPU, which nothing joins to others", hint="pass --fsdp N or --ddp N")
+    return step
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainfit import progress
+
 
 def add_parser(verbs: Any) -> None:
     """Add the verb and its options."""
@@ -25,6 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Measure and write; progress goes to stderr."""
     from trainfit.calibrate import calibrate
 
-    calibrate(args.output, lambda line: print(line, file=sys.stderr, flush=True))
+    with progress.bar(str(args.output)):
+        calibrate(args.output, lambda line: print(line, file=sys.stderr, flush=True))
     print(f"Wrote {args.output}", file=sys.stderr)
     return 0

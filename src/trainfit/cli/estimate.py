@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainfit import presets
-from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_target
+from trainfit import presets, progress
+from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_ranks, add_target, spread
+from trainfit.cli.exports import add_exports, write_exports
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
 
@@ -30,12 +31,15 @@ def add_parser(verbs: Any) -> None:
     )
     add_target(parser, ANY_TARGET)
     add_gpu(parser)
+    add_ranks(parser)
     parser.add_argument(
         "--budget", metavar="SIZE", help="72GiB, 80GB or 90%% of the GPU (default: all of it less the driver's context)"
     )
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="what 'trainfit calibrate' measured of that GPU, to tell time by"
     )
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write an HTML page with everything on it")
+    add_exports(parser)
     add_output(parser)
     parser.set_defaults(run=run)
 
@@ -51,12 +55,15 @@ def run(args: argparse.Namespace) -> int:
 
         pricing_for(gpu, load_profile(args.profile))
     # The user's code may print; stdout is for the result.
-    with contextlib.redirect_stdout(sys.stderr), _progress(f"running one step of {args.target} on a ghost {gpu.name}"):
+    with contextlib.redirect_stdout(sys.stderr), progress.bar(f"{args.target} on a ghost {gpu.name}"):
         result = _estimate(args)
+        written = _write(args, result)
     if args.json:
         print(json.dumps(result.to_json_dict(), indent=2))
     else:
         _print(result)
+    for path in written:
+        print(f"Wrote {path}", file=sys.stderr if args.json else sys.stdout)
     return 0 if result.fits() else DOES_NOT_FIT
 
 
@@ -64,8 +71,19 @@ def _estimate(args: argparse.Namespace) -> Estimate:
     import trainfit
     from trainfit.targets import resolve
 
-    step = resolve(args.target, batch=args.batch, seq=args.seq)
+    step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
     return trainfit.estimate(step, args.gpu, allocator=args.allocator, budget=args.budget, profile=args.profile)
+
+
+def _write(args: argparse.Namespace, result: Estimate) -> list[Path]:
+    from trainfit._profile import profile_step
+
+    written = []
+    if args.report is not None:
+        result.report(args.report, command=args.command)
+        written.append(args.report)
+    source = result.source
+    return written + write_exports(args, lambda: profile_step(source.trace, source.pricing, result.allocator))
 
 
 def _print(result: Estimate) -> None:
@@ -77,11 +95,3 @@ def _print(result: Estimate) -> None:
         Console().print(text.estimate_view(result))
     else:
         print(result)
-
-
-def _progress(message: str) -> contextlib.AbstractContextManager[Any]:
-    if not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    from rich.console import Console
-
-    return Console(stderr=True).status(message)

@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainfit import presets
-from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_target
+from trainfit import presets, progress
+from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_ranks, add_target, spread
+from trainfit.cli.exports import add_exports, write_exports
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
 
 if TYPE_CHECKING:
     from trainfit._plan_record import Plan
+    from trainfit.records import StepProfile
 
 INTERRUPTED = 130
 _LARGEST = 2**20
@@ -32,6 +34,7 @@ def add_parser(verbs: Any) -> None:
     )
     add_target(parser, ANY_TARGET)
     add_gpu(parser)
+    add_ranks(parser)
     parser.add_argument(
         "--budget",
         metavar="SIZE",
@@ -44,6 +47,8 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("--maximize", choices=("batch", "seq"), help="plan for the largest that fits")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the plan")
     parser.add_argument("--frontier", metavar="FILE", type=Path, help="write plans for the whole range of budgets")
+    parser.add_argument("--report", metavar="FILE", type=Path, help="write an HTML page with everything on it")
+    add_exports(parser)
     add_output(parser)
     parser.set_defaults(run=run)
 
@@ -56,10 +61,10 @@ def run(args: argparse.Namespace) -> int:
         parse_bytes(args.budget, of_bytes=gpu.memory_bytes)
     if args.maximize and (args.budget == "min" or args.frontier):
         raise UsageError("--maximize goes with one budget", hint="leave out --frontier, and --budget min")
-    with contextlib.redirect_stdout(sys.stderr), _progress(f"planning {args.target} on a ghost {gpu.name}"):
+    with contextlib.redirect_stdout(sys.stderr), progress.bar(f"{args.target} on a ghost {gpu.name}"):
         plan = _maximize(args) if args.maximize else _plan(args, args.batch, args.seq)
         points = _frontier(args) if args.frontier else ()
-    written = _write(args, plan, points)
+        written = _write(args, plan, points)
     print(plan.to_json() if args.json else plan, end="" if args.json else "\n")
     for path in written:
         print(f"Wrote {path}", file=sys.stderr if args.json else sys.stdout)
@@ -70,7 +75,7 @@ def _plan(args: argparse.Namespace, batch: int | None, seq: int | None) -> Plan:
     import trainfit
     from trainfit.targets import resolve
 
-    step = resolve(args.target, batch=batch, seq=seq)
+    step = spread(resolve(args.target, batch=batch, seq=seq), args)
     return trainfit.plan(step, args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
 
 
@@ -78,7 +83,7 @@ def _frontier(args: argparse.Namespace) -> tuple[Plan, ...]:
     from trainfit._plan import plan_frontier
     from trainfit.targets import resolve
 
-    step = resolve(args.target, batch=args.batch, seq=args.seq)
+    step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
     return plan_frontier(step, args.gpu, memory=args.memory, allocator=args.allocator)
 
 
@@ -127,12 +132,13 @@ def _write(args: argparse.Namespace, plan: Plan, points: tuple[Plan, ...]) -> li
         content = ",\n".join(point.to_json().rstrip() for point in points)
         args.frontier.write_text(f"[\n{content}\n]\n")
         written.append(args.frontier)
-    return written
+    if args.report:
+        plan.report(args.report, command=args.command)
+        written.append(args.report)
+    return written + write_exports(args, lambda: _profile(plan))
 
 
-def _progress(message: str) -> contextlib.AbstractContextManager[Any]:
-    if not sys.stderr.isatty():
-        return contextlib.nullcontext()
-    from rich.console import Console
+def _profile(plan: Plan) -> StepProfile:
+    from trainfit._report import plan_profile
 
-    return Console(stderr=True).status(message)
+    return plan_profile(plan, plan.planner)

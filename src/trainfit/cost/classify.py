@@ -89,8 +89,8 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:
-    """Copies that the op makes first of operands its kernel cannot read as they lie (norms want rows)."""
-    if base_name(op) not in stream.ROW_NORMS:
+    """Copies that the op makes first of operands its kernel cannot read as they lie (norms and softmax want rows)."""
+    if base_name(op) not in stream.ROW_NORMS | stream.SOFTMAXES:
         return ()
     copies = []
     for tensor in op.input_refs():

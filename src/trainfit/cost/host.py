@@ -27,6 +27,9 @@ _FURTHER_KERNEL = 0.5
 """Kernels that one op launches after its first cost this share of an op: no dispatch, only the launch."""
 _RECOMPUTE = 1.6
 """A forward pass that is run again costs more: Python hooks see every tensor that is saved. Fitted to the zoo."""
+_HOOKED = "aten.detach.default"
+"""What a hook does to each saved tensor in a planned block's forward. torch's own checkpointing spends as much there in
+hooks that no op shows: counting these would make the one look slower than the other."""
 _ADAMW_LISTED = 13
 """Tensors per parameter in the lists of AdamW's multi-tensor calls, and the number of those calls."""
 _ADAMW_CALLS = 9
@@ -69,6 +72,9 @@ def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -
     module = ""
     for op, count in zip(ops, kernels, strict=True):
         further_ns = round(max(count - 1, 0) * _FURTHER_KERNEL * host.forward_kernel_ns)
+        if op.name == _HOOKED and op.phase is Phase.FORWARD:
+            times.append(0)
+            continue
         if op.phase is Phase.OPTIMIZER:
             listed = sum(len(value) for value in op.args if isinstance(value, tuple) and _is_tensor_list(value))
             times.append(host.optimizer_call_ns + listed * host.optimizer_tensor_ns)

@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trainfit.cost import collectives
 from trainfit.cost.classify import ROOFLINE, hidden_copies, works
 from trainfit.cost.interpolate import Table
-from trainfit.cost.profile import SHIPPED, Profile, shipped_profile
+from trainfit.cost.network import Network, network_of
+from trainfit.cost.profile import SHIPPED, Profile, overlap_table, shipped_profile
 from trainfit.cost.work import Work
 from trainfit.errors import BadProfile
 from trainfit.gpus.catalogue import Gpu
@@ -30,11 +32,19 @@ class OpCost:
 
     time_ns: int
     rule: str
-    """The table that priced it; "roofline" when no rule knows the op, "free" when the GPU does nothing."""
+    """The table that priced it; "roofline" when no rule knows the op, "collective" when it is one, "free" when the GPU
+    does nothing."""
     arithmetic_ns: float
     """What its operations would take at the datasheet's rate."""
     kernels: int
     """How many kernels it launches, about."""
+    overlap: float = 1.0
+    """How many of them run at once on average, on streams of a library's own: their times add up to `kernel_ns`."""
+
+    @property
+    def kernel_ns(self) -> int:
+        """The sum of its kernels' times, as a profiler gives it."""
+        return round(self.time_ns * self.overlap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,8 @@ class Pricing:
     gpu: Gpu
     profile: Profile
     is_measured: bool
+    network: Network | None = None
+    """What joins the GPUs; their usual machine when None."""
 
 
 def pricing_for(gpu: Gpu, profile: Profile | None = None) -> Pricing:
@@ -85,6 +97,10 @@ def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
 
 
 def _price(op: Op, pricing: Pricing) -> OpCost:
+    if collectives.is_collective(op):
+        collective_ns = collectives.time_ns(op, pricing.network or network_of(pricing.gpu))
+        return OpCost(round(collective_ns), collectives.COLLECTIVE, 0.0, 1)
+    op = collectives.as_copy(op)
     candidates = works(op, pricing.gpu.num_sms)
     if not candidates:
         return OpCost(0, FREE, 0.0, 0)
@@ -93,7 +109,9 @@ def _price(op: Op, pricing: Pricing) -> OpCost:
         if table is not None:
             copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
             time_ns = round(_time_ns(work, table, pricing)) + copies_ns
-            return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), work.kernels)
+            overlaps = pricing.profile.tables.get(overlap_table(work.rule))
+            overlap = overlaps.ratio(work.coordinates) if overlaps else 1.0
+            return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), work.kernels, overlap)
     raise BadProfile(
         f"the profile of the {pricing.profile.gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again"
     )
@@ -105,10 +123,11 @@ def _time_ns(work: Work, table: Table, pricing: Pricing) -> float:
 
 
 def _signature(op: Op) -> object:
-    """What an op's price depends on: everything but which storages and which module."""
+    """What an op's price depends on: everything but which storages (only how many there are) and which module."""
     outputs = {tensor.storage for tensor in op.outputs}
-    makes_nothing = bool(outputs) and outputs <= {tensor.storage for tensor in op.input_refs()}
-    return op.name, makes_nothing, _plain(op.args), _plain(op.kwargs), _plain(op.outputs)
+    inputs = {tensor.storage for tensor in op.input_refs()}
+    makes_nothing = bool(outputs) and outputs <= inputs
+    return op.name, makes_nothing, len(inputs), _plain(op.args), _plain(op.kwargs), _plain(op.outputs)
 
 
 def _plain(value: object) -> object:

@@ -3,7 +3,8 @@
 In: a calibration's samples (`reduce_samples`), or a profile's file (`load_profile`). Out: a `Profile`.
 
 A table holds (coordinates, ratio of measured to ideal time); the ideal is the catalogue's rates of that GPU, which the
-file repeats, so that a later correction of the catalogue does not change what was measured.
+file repeats, so that a later correction of the catalogue does not change what was measured. Where an op's kernels
+overlap, the table "<rule> overlap" has how many ran at once.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ SHIPPED = ("h200",)
 _RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
 _POWER_LIMITED = ("mm bfloat16", "mm float16", "addmm bfloat16", "addmm float16")
 """Products that draw so much power that the clock sags after a stretch of them; it never rises above its own speed."""
+_NO_OVERLAP = 1.03
+"""Kernels on one stream overlap by as much where one begins while the last blocks of another run."""
 _HINT = "write one with 'trainfit calibrate -o my_gpu.json' on that GPU"
 
 
@@ -50,6 +53,7 @@ def reduce_samples(
     """The profile, as JSON's values, of a calibration's raw samples."""
     gpu = find_gpu(str(header["gpu"]))
     found: dict[str, dict[tuple[float, ...], list[_Measured]]] = {}
+    overlaps: dict[str, dict[tuple[float, ...], float]] = {}
     for sample in samples:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
@@ -60,10 +64,20 @@ def reduce_samples(
         # runs pay the one and warm runs the other; where both matter, in ops that only move bytes, take the worse.
         time_ns = sample["cold_ns"] if work.flops else max(sample["warm_ns"], sample["cold_ns"])
         place = tuple(round(value, 2) for value in work.coordinates)
-        found.setdefault(work.rule, {}).setdefault(place, []).append(_Measured(time_ns, work.ideal_ns(gpu)))
+        overlap = sample["overlap"]
+        found.setdefault(work.rule, {}).setdefault(place, []).append(_Measured(time_ns / overlap, work.ideal_ns(gpu)))
+        overlaps.setdefault(work.rule, {})[place] = overlap
     tables = {rule: _points(rule, points) for rule, points in sorted(found.items())}
+    for rule, points in sorted(overlaps.items()):
+        if max(points.values()) > _NO_OVERLAP:
+            tables[overlap_table(rule)] = [[*map(_short, place), points[place]] for place in sorted(points)]
     rates = {name: getattr(gpu, name) for name in _RATES}
     return {**header, "schema": SCHEMA, "rates": rates, "host": reduce_host(host), "tables": tables}
+
+
+def overlap_table(rule: str) -> str:
+    """The table that says how many kernels of such an op run at once."""
+    return f"{rule} overlap"
 
 
 class _Measured(NamedTuple):

@@ -33,7 +33,7 @@ SIMPLE = frozenset(
     """add sub mul div neg abs sign rsub maximum minimum clamp clamp_min clamp_max eq ne lt le gt ge where masked_fill
     logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor floor ceil round trunc
     floor_divide remainder reciprocal sqrt rsqrt isnan isinf isfinite threshold_backward relu lerp addcmul addcdiv fmod
-    isin hardtanh hardtanh_backward __and__ __or__ square tril triu nan_to_num
+    isin hardtanh hardtanh_backward __and__ __or__ square nan_to_num
     conj_physical leaky_relu leaky_relu_backward _amp_update_scale complex polar""".split()
 )
 HEAVY = frozenset(
@@ -41,7 +41,7 @@ HEAVY = frozenset(
     cos pow erf erfinv softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish
     mish_backward elu elu_backward atan2 native_dropout native_dropout_backward bernoulli rand rand_like randn
     randn_like uniform normal smooth_l1_loss_backward mse_loss_backward binary_cross_entropy_with_logits
-    log_sigmoid_forward log_sigmoid_backward _fused_dropout native_dropout_out exponential""".split()
+    log_sigmoid_forward log_sigmoid_backward _fused_dropout native_dropout_out exponential tril triu""".split()
 )
 NEAREST_HEAVY = {
     "log": "exp", "log2": "exp", "log1p": "exp", "expm1": "exp", "erf": "tanh", "softplus": "tanh", "mish": "tanh",
@@ -49,7 +49,7 @@ NEAREST_HEAVY = {
     "elu_backward": "silu_backward",
     "hardsigmoid": "hardswish", "hardsigmoid_backward": "hardswish_backward", "atan2": "tanh", "rand": "uniform",
     "randn": "normal", "bernoulli": "uniform", "_fused_dropout": "native_dropout", "log_sigmoid_forward": "sigmoid",
-    "log_sigmoid_backward": "sigmoid_backward", "erfinv": "tanh", "exponential": "uniform",
+    "log_sigmoid_backward": "sigmoid_backward", "erfinv": "tanh", "exponential": "uniform", "triu": "tril",
 }  # fmt: skip
 """Functions that were not measured, by one of about the same arithmetic that was."""
 REDUCTIONS = frozenset(
@@ -94,7 +94,7 @@ _TALL_ROWS, _TALL_MAX_COLUMNS = 64 * 1024, 2048
 def pointwise(op: Op) -> tuple[Work, ...]:
     """Everything a TensorIterator runs element by element, copies and fills included."""
     name = base_name(op)
-    inputs = list(op.input_refs())
+    inputs = list(dict.fromkeys(op.input_refs()))  # x * x reads x once
     outputs = op.outputs or tuple(tensors_of(op.args[:1]))
     if not outputs:
         return ()
@@ -225,7 +225,8 @@ def softmax(op: Op) -> tuple[Work, ...]:
     dim = dim % len(tensor.shape) if isinstance(dim, int) and tensor.shape else 0
     columns = tensor.shape[dim] if tensor.shape else 1
     rows = tensor.numel // max(columns, 1)
-    direction = "rows" if inner_dim(tensor) in (dim, None) else "outer"
+    # The kernel reads a contiguous tensor; one that lies otherwise is copied first (see hidden_copies).
+    direction = "rows" if prod(tensor.shape[dim + 1 :]) == 1 else "outer"
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
     size = item_bytes(tensor.dtype)
     name = base_name(op)
@@ -267,7 +268,10 @@ def image_norm(op: Op) -> tuple[Work, ...]:
 
 
 def pool(op: Op) -> tuple[Work, ...]:
+    """Pooling and resizing; an image that keeps its size is copied."""
     inputs = list(op.input_refs())
+    if base_name(op).startswith("upsample") and inputs[0].shape == op.outputs[0].shape:
+        return pointwise(Op("aten.clone.default", op.phase, op.module, (inputs[0],), (), op.outputs))
     big = max((*inputs, *op.outputs), key=lambda tensor: tensor.numel)
     layout = "nhwc" if is_channels_last(big) else "nchw"
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)

@@ -14,7 +14,7 @@ import torch
 from trainfit.ghost.answers import assume_size as assume_size
 from trainfit.ghost.autocast import WeightCastCache, autocast_kernels
 from trainfit.ghost.cuda_api import cuda_answers
-from trainfit.ghost.dispatch import GhostMode
+from trainfit.ghost.dispatch import GhostMode, resizes_told_to
 from trainfit.ghost.routes import CUDA_KERNELS_OVER_COMPOSITES, composite_routes, conversion_routes, never_reached
 from trainfit.ghost.values import forget_all
 from trainfit.gpus.catalogue import Gpu, find_gpu
@@ -26,7 +26,12 @@ def ghost_gpu(gpu: str | Gpu) -> Iterator[GhostMode]:
     target = find_gpu(gpu) if isinstance(gpu, str) else gpu
     casts = WeightCastCache()
     mode = GhostMode()
-    with _kernels_over_torch(target, casts), cuda_answers(target, casts.clear), mode:
+    with (
+        _kernels_over_torch(target, casts),
+        cuda_answers(target, mode.streams, casts.clear),
+        resizes_told_to(mode),
+        mode,
+    ):
         try:
             yield mode
         finally:

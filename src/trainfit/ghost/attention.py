@@ -131,19 +131,16 @@ def attend(
             t.stride(-1) == 1 or t.size(-1) == 1 for t in (query, key, value, attn_mask) if t is not None
         ),
         is_four_dimensional=query.dim() == 4,
-        deterministic=torch.are_deterministic_algorithms_enabled(),
+        deterministic=torch.are_deterministic_algorithms_enabled()
+        and not torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     backend = choose_backend(call, gpu, torch_version)
     if backend == "math":
+        bias = _as_bias(attn_mask, query.dtype)
+        if bias is not None or is_causal:
+            return _masked_math(query, key, value, bias, dropout_p, scale, enable_gqa)
         return aten._scaled_dot_product_attention_math(
-            query,
-            key,
-            value,
-            _as_bias(attn_mask, query.dtype),
-            dropout_p,
-            is_causal,
-            scale=scale,
-            enable_gqa=enable_gqa,
+            query, key, value, None, dropout_p, False, scale=scale, enable_gqa=enable_gqa
         )[0]
     if backend == "flash":
         return _flash(query, key, value, dropout_p, is_causal, scale)
@@ -155,6 +152,42 @@ def attend(
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, _padded_bias(bias, query, key), needs_grad, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _masked_math(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    p: float,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """Attention by plain ops, causal where there is no bias.
+
+    The same ops as torch's own, but for one: it adds a mask in place to plain tensors and out of place to whatever it
+    takes for a subclass, as it does ghosts. What it computes stays until the end, except for the scores.
+    """
+    dtype = q.dtype
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    if is_half and not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed():
+        q, k, v = q.float(), k.float(), v.float()
+    root = (q.size(-1) ** -0.5 if scale is None else scale) ** 0.5
+    scaled = aten.mul.Scalar(q, root)
+    if bias is None:
+        triangle = torch.ones(q.size(-2), k.size(-2), dtype=torch.bool, device=q.device).tril()
+        bias = _as_bias(triangle, q.dtype)
+    if enable_gqa:
+        k, v = (t.repeat_interleave(q.size(-3) // t.size(-3), -3) for t in (k, v))
+    weights = torch.matmul(scaled, aten.mul.Scalar(k.transpose(-2, -1), root)).add_(bias)
+    weights = aten._safe_softmax(weights, -1)
+    if p > 0:
+        weights = torch.dropout(weights, p, True)
+    returned = weights.to(dtype)  # torch makes it before the product and throws it away last
+    out = torch.matmul(weights, v).to(dtype)
+    del q, k, v, scaled, weights
+    del returned
+    return out
 
 
 def _flash(

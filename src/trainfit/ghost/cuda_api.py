@@ -15,6 +15,7 @@ import torch.cuda.amp.common
 
 from trainfit import torch_compat
 from trainfit.ghost.recurrent import RNN_MODES
+from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import CUDA, Ghost
 from trainfit.gpus.catalogue import Gpu
 
@@ -23,7 +24,7 @@ CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
 
 
 class _Nothing:
-    """Stands for a stream, an event or a device guard: usable as a context, deaf to every call."""
+    """Stands for a device guard: usable as a context, deaf to every call."""
 
     device = CUDA
 
@@ -46,7 +47,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-def _answers(gpu: Gpu) -> dict[str, Any]:
+def _answers(gpu: Gpu, streams: Streams) -> dict[str, Any]:
     """Attribute path under torch -> what stands there while the ghost GPU is present."""
     capability = gpu.compute_capability
     properties = SimpleNamespace(
@@ -73,17 +74,18 @@ def _answers(gpu: Gpu) -> dict[str, Any]:
         "cuda.get_rng_state_all": lambda: [torch.zeros(16, dtype=torch.uint8)],
         "cuda.device": _Nothing,
         "cuda.device_of": _Nothing,
-        "cuda.Stream": _Nothing,
-        "cuda.Event": _Nothing,
-        "cuda.stream": _Nothing,
-        "cuda.current_stream": lambda device=None: _Nothing(),
-        "cuda.default_stream": lambda device=None: _Nothing(),
+        "cuda.Stream": streams.stream_class,
+        "cuda.Event": streams.event_class,
+        "cuda.stream": streams.on,
+        "cuda.set_stream": streams.set_current,
+        "cuda.current_stream": lambda device=None: streams.current,
+        "cuda.default_stream": lambda device=None: streams.default,
         "cuda.amp.common.amp_definitely_not_available": lambda: False,
         "accelerator.is_available": lambda: True,
         "accelerator.device_count": lambda: 1,
         "accelerator.current_accelerator": lambda check_available=False: torch.device("cuda"),
         "accelerator.current_device_index": lambda: 0,
-        "accelerator.current_stream": lambda device=None: _Nothing(),
+        "accelerator.current_stream": lambda device=None: streams.current,
         "backends.cudnn.is_available": lambda: True,
         "backends.cudnn.is_acceptable": lambda tensor: isinstance(tensor, Ghost) and tensor.dtype in CUDNN_DTYPES,
         "backends.cudnn.rnn.get_cudnn_mode": lambda mode: RNN_MODES[mode.lower()],
@@ -116,7 +118,7 @@ def _through_the_host(construct: Callable[..., torch.Tensor]) -> Callable[..., t
 
 
 @contextlib.contextmanager
-def cuda_answers(gpu: Gpu, forget_casts: Callable[[], None]) -> Iterator[None]:
+def cuda_answers(gpu: Gpu, streams: Streams, forget_casts: Callable[[], None]) -> Iterator[None]:
     """`torch.cuda` answers for `gpu`; `forget_casts` runs when autocast drops its weight casts."""
     clear_autocast_cache = torch.clear_autocast_cache
 
@@ -127,7 +129,7 @@ def cuda_answers(gpu: Gpu, forget_casts: Callable[[], None]) -> Iterator[None]:
     torch_compat.device_constructors()  # torch collects these once: let it collect the real ones
     constructors = {name: _through_the_host(getattr(torch, name)) for name in ("tensor", "as_tensor", "asarray")}
     with contextlib.ExitStack() as stack:
-        for path, answer in (_answers(gpu) | constructors | {"clear_autocast_cache": clear_both}).items():
+        for path, answer in (_answers(gpu, streams) | constructors | {"clear_autocast_cache": clear_both}).items():
             owner, _, name = ("torch." + path).rpartition(".")
             if hasattr(_resolve(owner), name):  # torch.accelerator grew from version to version
                 stack.enter_context(mock.patch(f"{owner}.{name}", answer))

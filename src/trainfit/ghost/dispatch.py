@@ -1,42 +1,52 @@
 """`GhostMode`: the dispatch mode that runs every op on ghosts by its meta kernel and tells a listener about it.
 
 In: aten ops below autograd and autocast, with ghosts, meta or CPU tensors among the arguments.
-Out: ghosts for everything that would live on the GPU. Ops that touch only CPU tensors run as they are.
+Out: ghosts for everything that would live on the GPU. Ops that touch only CPU tensors run as they are. A tensor that
+wraps others (DTensor) takes its ops apart itself, and the ops on what it wraps come here.
 The listener sees each op once, in program order, after it ran; what it sees is what the GPU's dispatcher would see.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 
 from trainfit import torch_compat
+from trainfit.ghost import collectives
 from trainfit.ghost.answers import answer_scalar
 from trainfit.ghost.kernels import GHOST_KERNELS
+from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import META, Ghost, inside_kernel
 from trainfit.ghost.values import follow, is_known, known_value, learn
 
 aten = torch.ops.aten
 ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
+ResizeListener = Callable[[torch.UntypedStorage], None]
 
 # C++ autograd nodes whose formula adds tensors; in every other node an add is the engine summing gradients.
 ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
 
 
 class GhostMode(torch_compat.DispatchMode):
-    """One instance per ghost context; `listener` may be set while a trace is taken."""
+    """One instance per ghost context; the listeners may be set while a trace is taken."""
 
     def __init__(self) -> None:
         super().__init__()
         self.listener: OpListener | None = None
+        self.resize_listener: ResizeListener | None = None
+        self.streams = Streams()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if types and any(not issubclass(kind, Ghost) for kind in types):
+            return NotImplemented
         kwargs = dict(kwargs) if kwargs else {}
         device = kwargs.get("device")
         if device is not None:
@@ -49,6 +59,10 @@ class GhostMode(torch_compat.DispatchMode):
             return func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
             return answer_scalar(args[0])
+        if func is aten.copy_.default and args[0].is_cpu:
+            return args[0].copy_(_leave_gpu(func, args[1:], {"device": torch.device("cpu")}))
+        if func.namespace in collectives.NAMESPACES:
+            return self._communicate(func, args, kwargs)
         if func is aten._to_copy.default and not _holds_ghost(args):
             return self._enter_gpu(func, args, kwargs)
         _refuse_mixed_devices(func, args)
@@ -67,6 +81,17 @@ class GhostMode(torch_compat.DispatchMode):
         del replaced  # what the op put aside goes after it, as on the GPU
         return result
 
+    def _communicate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A collective: those of c10d work in place, the functional ones make their result."""
+        if func.namespace == "c10d":
+            result, made = collectives.finished(func, args), None
+        else:
+            with inside_kernel():
+                result = made = _wrap(func(*args, **kwargs))
+        if self.listener is not None:
+            self.listener(func, collectives.tensor_arguments(args), {"ranks": collectives.ranks_of(func, args)}, made)
+        return result
+
     def _enter_gpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A copy from the host: only the result lives on the GPU."""
         source: torch.Tensor = args[0]
@@ -78,6 +103,21 @@ class GhostMode(torch_compat.DispatchMode):
         if self.listener is not None:
             self.listener(func, (), {}, result)
         return result
+
+
+@contextlib.contextmanager
+def resizes_told_to(mode: GhostMode) -> Iterator[None]:
+    """Storages are resized below the dispatcher: FSDP frees and allocates unsharded parameters so."""
+    resize = torch.UntypedStorage.resize_
+
+    def told(storage: torch.UntypedStorage, nbytes: int) -> Any:
+        result = resize(storage, nbytes)
+        if mode.resize_listener is not None and storage.device.type == "meta":
+            mode.resize_listener(storage)
+        return result
+
+    with mock.patch.object(torch.UntypedStorage, "resize_", told):
+        yield
 
 
 def _state_answers(func: Any, args: tuple[Any, ...], result: Any) -> None:

@@ -56,6 +56,11 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     writes = func._schema.name.endswith("_")
     if writes:
         target = args[0]
+        if func is torch.ops.aten.copy_.default and _fills_its_storage(target):
+            source = known_value(args[1]) if isinstance(args[1], Ghost) else args[1]
+            if source is not None and not source.is_meta:
+                learn(target, source)
+                return
         if isinstance(target, Ghost) and is_known(target) and _run_on_mirrors(func, args, kwargs) is None:
             _forget(target.untyped_storage()._cdata)
         return
@@ -66,6 +71,10 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     values = _run_on_mirrors(func, args, kwargs)
     if values is not None:
         learn(result, values)
+
+
+def _fills_its_storage(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, Ghost) and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
 def _run_on_mirrors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:

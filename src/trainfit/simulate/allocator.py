@@ -92,6 +92,10 @@ class CachingAllocator:
         self.requested_bytes -= block.requested_bytes
         block.pool.give_back(block)
 
+    def free_blocks(self) -> list[Block]:
+        """What is reserved and not in use."""
+        return [block for pool in self._pools.values() for block in pool.free_blocks()]
+
     def reset_peaks(self) -> None:
         """As `torch.cuda.reset_peak_memory_stats`: peaks start again from what is in use now."""
         self.peak_allocated_bytes = self.allocated_bytes
@@ -167,6 +171,9 @@ class _Pool(ABC):
                 block.next.previous = block
         block.is_free = True
         self._insert_free(block)
+
+    def free_blocks(self) -> list[Block]:
+        return [block for _, _, block in self._free]
 
     @abstractmethod
     def _grow(self, size_bytes: int) -> Block:

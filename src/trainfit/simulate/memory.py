@@ -9,6 +9,9 @@ never shrink, are those at the end.
 Around one op the order is: the outputs that were traced and the temporaries of its kernel, as the kernel interleaves
 them, then its thread's workspaces at their first use, the temporaries' frees, and then the traced frees.
 
+Each stream has memory of its own; a storage goes back to the stream it came from, at once, whoever else still uses it:
+programs on several streams must see to that themselves, as they must on a GPU.
+
 Invariant: the bytes by category are those of the allocator's blocks, slack included, and sum to what it has allocated.
 """
 
@@ -51,33 +54,29 @@ class HiddenMemory(Protocol):
 
 def simulate_memory(trace: Trace, hidden: HiddenMemory, allocator: AllocatorMode) -> MemoryTimeline:
     """The memory of a steady step of `trace`, as a GPU with that allocator would report it."""
-    player = _Player(trace, hidden, CachingAllocator(allocator))
-    for section_index in trace.first_step:
-        player.play(section_index)
-    for _ in range(STEADY_STEPS):
-        player.start_step()
-        for section_index in trace.steady_step:
-            player.play(section_index)
+    player = Player(trace, hidden, CachingAllocator(allocator))
+    player.run()
     return player.timeline()
 
 
-class _Action(NamedTuple):
+class Action(NamedTuple):
     """One allocation or its end. An allocation of what is already there does nothing."""
 
     key: int | str  # a storage's number, or the name of something hidden
     nbytes: int
     category_index: int
     is_alloc: bool
+    stream: int = 0
 
 
 class _Moment(NamedTuple):
     """What happens to memory around one op; `op` is None in a section without ops, where it happens between ops."""
 
     op: int | None
-    actions: list[_Action]
+    actions: list[Action]
 
 
-class _Player:
+class Player:
     """The state of the process while the program is played."""
 
     def __init__(self, trace: Trace, hidden: HiddenMemory, allocator: CachingAllocator) -> None:
@@ -89,6 +88,15 @@ class _Player:
         self._freed_by: dict[int | str, int] = {}  # the section that freed it last
         self._bytes_by_category = [0] * len(_CATEGORIES)
         self.start_step()
+
+    def run(self) -> None:
+        """From process start to the end of a steady step."""
+        for section_index in self._trace.first_step:
+            self.play(section_index)
+        for _ in range(STEADY_STEPS):
+            self.start_step()
+            for section_index in self._trace.steady_step:
+                self.play(section_index)
 
     def start_step(self) -> None:
         """Forget the points and the peak: those of the step that begins now count."""
@@ -130,12 +138,12 @@ class _Player:
             points=tuple(points),
         )
 
-    def _allocate(self, action: _Action) -> None:
+    def _allocate(self, action: Action) -> None:
         if action.key in self._live:
             return
         allocator = self._allocator
         peak_bytes = allocator.peak_allocated_bytes
-        block = allocator.malloc(action.nbytes)
+        block = allocator.malloc(action.nbytes, action.stream)
         self._live[action.key] = block
         self._bytes_by_category[action.category_index] += block.size_bytes
         if allocator.peak_allocated_bytes > peak_bytes:
@@ -143,7 +151,7 @@ class _Player:
             self._peak_point = max(0, len(self._point_ops) - 1)
             self._peak_bytes_by_category = tuple(self._bytes_by_category)
 
-    def _release(self, action: _Action, section_index: int) -> None:
+    def _release(self, action: Action, section_index: int) -> None:
         block = self._live.pop(action.key, None)
         if block is not None:
             self._bytes_by_category[action.category_index] -= block.size_bytes
@@ -184,29 +192,29 @@ def _moments(trace: Trace, section: Section, hidden: HiddenMemory) -> list[_Mome
     return moments
 
 
-def _op_actions(trace: Trace, op_index: int, events: Sequence[MemoryEvent], hidden: HiddenMemory) -> list[_Action]:
+def _op_actions(trace: Trace, op_index: int, events: Sequence[MemoryEvent], hidden: HiddenMemory) -> list[Action]:
     op = trace.ops[op_index]
     num_outputs = next((index for index, event in enumerate(events) if not event.is_alloc), len(events))
     outputs = _traced_actions(trace, events[:num_outputs])
-    actions, temporaries = _interleaved(outputs, hidden.temporaries(op))
+    actions, temporaries = _interleaved(outputs, hidden.temporaries(op), op.stream)
     # A BLAS handle belongs to a thread, its workspaces to the handle; autograd runs backward in a thread of its own.
     thread = "autograd" if op.phase in _AUTOGRAD_PHASES else "main"
     for library, nbytes in hidden.workspaces(op):
-        actions.append(_Action(f"{thread} {library} workspace", nbytes, _CATEGORY_INDEX[Category.WORKSPACES], True))
+        actions.append(Action(f"{thread} {library} workspace", nbytes, _CATEGORY_INDEX[Category.WORKSPACES], True))
     actions += [action._replace(is_alloc=False) for action in reversed(temporaries)]
     return actions + _traced_actions(trace, events[num_outputs:])
 
 
-def _interleaved(outputs: Sequence[_Action], steps: Sequence[int]) -> tuple[list[_Action], list[_Action]]:
+def _interleaved(outputs: Sequence[Action], steps: Sequence[int], stream: int) -> tuple[list[Action], list[Action]]:
     """The outputs and temporaries of one kernel in the order of its steps, and the temporaries that are left."""
     num_first = max(0, len(outputs) - steps.count(OUTPUT) - steps.count(LAST_OUTPUT))
-    actions, pending, live = list(outputs[:num_first]), list(outputs[num_first:]), list[_Action]()
+    actions, pending, live = list(outputs[:num_first]), list(outputs[num_first:]), list[Action]()
     for number, step in enumerate(steps):
         if step in (OUTPUT, LAST_OUTPUT):
             if pending:
                 actions.append(pending.pop(0 if step == OUTPUT else -1))
         elif step > 0:
-            live.append(_Action(f"temporary {number}", step, _CATEGORY_INDEX[Category.TEMPORARIES], True))
+            live.append(Action(f"temporary {number}", step, _CATEGORY_INDEX[Category.TEMPORARIES], True, stream))
             actions.append(live[-1])
         else:
             index = max(index for index, action in enumerate(live) if action.nbytes == -step)
@@ -214,13 +222,13 @@ def _interleaved(outputs: Sequence[_Action], steps: Sequence[int]) -> tuple[list
     return actions, live
 
 
-def _traced_actions(trace: Trace, events: Sequence[MemoryEvent]) -> list[_Action]:
+def _traced_actions(trace: Trace, events: Sequence[MemoryEvent]) -> list[Action]:
     actions = []
     for event in events:
         storage = trace.storages[event.storage]
         if storage.nbytes > 0:
             category_index = _CATEGORY_INDEX[storage.category]
-            actions.append(_Action(event.storage, storage.nbytes, category_index, event.is_alloc))
+            actions.append(Action(event.storage, storage.nbytes, category_index, event.is_alloc, event.stream))
     return actions
 
 

@@ -2,8 +2,9 @@
 
 In: the ops, per op the CPU time to issue it and the GPU time to run it. Out: a `StepTime`.
 
-A kernel starts when it has been issued and its stream is free: start = max(issued, end of the stream's previous
-kernel). An op that reads a value back makes the CPU wait for the op's stream. A step starts with idle GPU and CPU.
+A kernel starts when it has been issued, its stream is free, and what the stream was told to wait for is done:
+start = max(issued, end of the stream's previous kernel, ends of what it waits for). An op that reads a value back makes
+the CPU wait for the op's stream. A step starts with idle GPU and CPU.
 
 Invariants: kernels of a stream do not overlap; the step is no shorter than the CPU's time, nor than any stream's.
 """
@@ -21,16 +22,18 @@ READS_BACK = frozenset({"aten._local_scalar_dense.default", "aten.item.default",
 """Ops whose result the CPU needs."""
 
 
-def simulate_time(
-    ops: Sequence[Op], issue_ns: Sequence[int], gpu_ns: Sequence[int], streams: Sequence[int] | None = None
-) -> StepTime:
-    """The step's timeline; an op whose GPU time is 0 launches nothing. `streams` is 0 for every op when None."""
+def simulate_time(ops: Sequence[Op], issue_ns: Sequence[int], gpu_ns: Sequence[int]) -> StepTime:
+    """The step's timeline; an op whose GPU time is 0 launches nothing. What ran before the step is done."""
     host_now_ns = host_ns = done_ns = 0
     free_at_ns: dict[int, int] = {}
     phase_ns: dict[Phase, int] = {}
-    ends_ns = []
+    ends_ns: list[int] = []
+    drained_ns: list[int] = []  # per op, when its stream had done all that it was given so far
     for index, (op, issue, duration) in enumerate(zip(ops, issue_ns, gpu_ns, strict=True)):
-        stream = streams[index] if streams is not None else 0
+        stream = op.stream
+        for back in op.waits:
+            if back <= index:
+                free_at_ns[stream] = max(free_at_ns.get(stream, -KERNEL_GAP_NS), drained_ns[index - back])
         host_now_ns += issue
         host_ns += issue
         end_ns = host_now_ns
@@ -40,6 +43,7 @@ def simulate_time(
         if op.name in READS_BACK:
             end_ns = host_now_ns = max(host_now_ns, free_at_ns.get(stream, 0))
         ends_ns.append(end_ns)
+        drained_ns.append(free_at_ns.get(stream, 0))
         if end_ns > done_ns:
             phase_ns[op.phase] = phase_ns.get(op.phase, 0) + end_ns - done_ns
             done_ns = end_ns

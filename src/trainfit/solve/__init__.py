@@ -4,34 +4,35 @@ A menu per block class by minimum cuts (`menu`), one small integer program over 
 simulation, passed in, that judges the result (`search`).
 """
 
-from trainfit.solve.baselines import Baseline, every_nth, greedy, nothing, uniform
+from trainfit.solve.baselines import greedy, uniform
 from trainfit.solve.graph import build_graph
 from trainfit.solve.memory import BaseMemory, base_memory, resident_storages
 from trainfit.solve.menu import frontier
 from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.planned import CHECKPOINTED, PlannedTraces, Way
 from trainfit.solve.replay import Option, evaluate
 from trainfit.solve.search import Found, Infeasible, Search, Verdict
 from trainfit.solve.whole import Problem
 from trainfit.solve.words import summarize
 
 __all__ = [
+    "CHECKPOINTED",
     "BaseMemory",
-    "Baseline",
     "Choice",
     "Found",
     "Infeasible",
     "Option",
+    "PlannedTraces",
     "Problem",
     "Search",
     "Verdict",
+    "Way",
     "base_memory",
     "build_graph",
     "evaluate",
-    "every_nth",
     "fastest_within",
     "frontier",
     "greedy",
-    "nothing",
     "resident_storages",
     "smallest_peak",
     "summarize",

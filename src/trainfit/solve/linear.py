@@ -18,6 +18,7 @@ class Solution:
     values: tuple[float, ...]
     objective: float
     duals: tuple[float, ...]  # by row: what the objective gains per unit of its bound; of the relaxed program only
+    gap: float = 0.0  # the share of the objective that a better point could save at most
 
 
 class IntegerProgram:
@@ -42,8 +43,9 @@ class IntegerProgram:
         self._rows.append((dict(terms), lower, upper))
         return len(self._rows) - 1
 
-    def solve(self, *, relaxed: bool = False) -> Solution | None:
-        """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value."""
+    def solve(self, *, relaxed: bool = False, gap: float = 0.0) -> Solution | None:
+        """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value. With a
+        `gap`, a point that is worse than the best by at most this share of its objective will do."""
         if not self._costs:  # a program without columns, which HiGHS does not take
             return (
                 Solution((), 0.0, (0.0,) * len(self._rows))
@@ -53,7 +55,7 @@ class IntegerProgram:
         import highspy
 
         solver = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", 0.0)):
+        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", gap)):
             solver.setOptionValue(option, value)
         # Costs and coefficients are scaled by powers of two, so that nothing is rounded: HiGHS's tolerances are
         # absolute, and bytes and nanoseconds are large.
@@ -82,7 +84,8 @@ class IntegerProgram:
             dual * _scale(terms.values()) / cost_scale
             for dual, (terms, _, _) in zip(solver.getSolution().row_dual if relaxed else (), self._rows, strict=relaxed)
         )
-        return Solution(values, sum(cost * value for cost, value in zip(self._costs, values, strict=True)), duals)
+        objective = sum(cost * value for cost, value in zip(self._costs, values, strict=True))
+        return Solution(values, objective, duals, 0.0 if relaxed or not gap else max(0.0, solver.getInfo().mip_gap))
 
     def _add_column(self, cost: float, upper: float, is_integer: bool) -> int:
         self._costs.append(cost)

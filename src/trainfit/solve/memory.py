@@ -55,7 +55,7 @@ class _Span:
 
 def base_memory(trace: Trace, block_names: Sequence[str], temporaries: Callable[[Op], Sequence[int]]) -> BaseMemory:
     """The unplanned step's memory by position; `temporaries` are an op's hidden buffers as steps (`records.OUTPUT`)."""
-    spans = {index: _spans(trace, trace.sections[index], block_names) for index in set(trace.steady_step)}
+    spans = {index: block_spans(trace, trace.sections[index], block_names) for index in set(trace.steady_step)}
     in_order = {name: span for section in spans.values() for name, span in section.items()}
     blocks = tuple(sorted(in_order, key=lambda name: in_order[name].first_forward))
     table = _Table(len(blocks))
@@ -118,24 +118,30 @@ def resident_storages(trace: Trace, block: str, program: BlockProgram) -> frozen
         section = trace.sections[index]
         ops = [trace.ops[op] for op in range(section.first_op, section.last_op)]
         backward = next((i for i, op in enumerate(ops, section.first_op) if op.phase in _AUTOGRAD_PHASES), None)
-        span = _spans(trace, section, [block]).get(block)
+        span = block_spans(trace, section, [block]).get(block)
         if backward is None or span is None:
             continue
         # From the block's first op to its last: what it calls may be a module that lives elsewhere.
-        numbers = _followed(program, trace.ops[span.first_forward : span.last_forward + 1])
-        if numbers is None:
+        found = follow(program, trace.ops, range(span.first_forward, span.last_forward + 1))
+        if found is None:
             continue
+        numbers, _ = found
         gone = {event.storage for event in section.events if not event.is_alloc and event.op < backward}
         return frozenset(storage for storage in ends if numbers.get(storage) not in gone)
     return frozenset(ends)
 
 
-def _followed(program: BlockProgram, ops: Sequence[Op]) -> dict[int, int] | None:
-    """From the program's storages to the trace's; views, which the program leaves out, are skipped."""
+def follow(program: BlockProgram, ops: Sequence[Op], span: range) -> tuple[dict[int, int], list[int]] | None:
+    """From the program's storages to the trace's, and from its ops to theirs in `span`; None if it is not there.
+
+    Views, which the program leaves out, are skipped.
+    """
     numbers: dict[int, int] = {}
+    positions: list[int] = []
     pending = iter(program.ops)
     expected = next(pending, None)
-    for op in ops:
+    for index in span:
+        op = ops[index]
         if expected is None or not _is_same(expected, op):
             continue
         for ours, theirs in (
@@ -143,8 +149,9 @@ def _followed(program: BlockProgram, ops: Sequence[Op]) -> dict[int, int] | None
             *zip(expected.outputs, op.outputs, strict=False),
         ):
             numbers.setdefault(ours.storage, theirs.storage)
+        positions.append(index)
         expected = next(pending, None)
-    return None if expected is not None else numbers
+    return None if expected is not None else (numbers, positions)
 
 
 def _is_same(expected: Op, op: Op) -> bool:
@@ -153,7 +160,7 @@ def _is_same(expected: Op, op: Op) -> bool:
     return op.name in names and shapes[0] == shapes[1]
 
 
-def _spans(trace: Trace, section: Section, block_names: Sequence[str]) -> dict[str, _Span]:
+def block_spans(trace: Trace, section: Section, block_names: Sequence[str]) -> dict[str, _Span]:
     """The blocks that run forward and backward in the section."""
     owner: dict[str, str | None] = {}
     names = set(block_names)

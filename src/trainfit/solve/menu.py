@@ -28,6 +28,8 @@ small integer program.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from trainfit.solve.graph import BlockGraph
 from trainfit.solve.linear import IntegerProgram
 from trainfit.solve.mincut import Network
@@ -54,6 +56,7 @@ def frontier(graph: BlockGraph) -> tuple[Option, ...]:
     return tuple(vertices)
 
 
+@lru_cache(maxsize=4096)
 def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
     """The fastest option that keeps at most `kept_bytes`; of those, one that keeps least. None if there is none.
 
@@ -95,6 +98,7 @@ def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
     return option
 
 
+@lru_cache(maxsize=64)
 def undominated(graph: BlockGraph, limit: int) -> tuple[Option, ...]:
     """Options for all pairs of kept bytes and time that no other beats in both; none if there are over `limit`."""
     options: list[Option] = []

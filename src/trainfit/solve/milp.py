@@ -30,6 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from trainfit.solve.linear import IntegerProgram, Solution
@@ -46,7 +47,7 @@ _MAX_ROUNDS = 4
 _MAX_OPTIONS = 32
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Choice:
     """One option per block, and how far from the best it can be at most."""
 
@@ -55,6 +56,11 @@ class Choice:
     recompute_ns: int
     budget_bytes: int
     bound_ns: int  # no choice within the budget recomputes less
+
+    @cached_property
+    def peak_bytes(self) -> int:
+        """By the linear model."""
+        return self.problem.peak(self.options)[0]
 
     @property
     def gap(self) -> float:

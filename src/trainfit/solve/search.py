@@ -1,27 +1,36 @@
 """From a budget of true peak to a plan that the exact simulation confirms.
 
-In: a `Problem`, a judge, a budget. Out: `Found`. The judge simulates a decision exactly and is slow (it runs the
-planned step on a ghost GPU), so it is asked seldom and never twice about the same decision. Invariants: the peak of
-what is found, as judged, is within the budget; among all that was judged nothing within the budget is faster, so along
-the budgets of one `Search` the time never rises with the budget.
+In: a `Problem`, a sketch, a judge, a budget. Out: `Found`. The sketch plays a choice through the allocator without
+running it, in a tenth of a second; the judge runs the planned step on a ghost GPU, which takes seconds, and has the
+last word. Invariant: the peak of what is found, as judged, is within the budget.
 
-The linear model and the judge differ by what the model leaves out: hidden buffers, the allocator's waste. Each verdict
-says by how much for that choice. The next target for the model is the budget less this difference: lower after a
-verdict above the budget, higher after one that leaves room, half way between where that leads out of what is known,
-until room is worth less than `WORTH_JUDGING` of the step.
+Allocated bytes are what the linear model says, and then the fastest choice by the model is the one. Reserved bytes are
+what is allocated and what the allocator wastes, and they are not monotone in what is kept. So the choices that are
+tried are those of a ladder that does not depend on the budget: the fastest choice for each of `RUNGS` modelled peaks
+from the smallest to that of recomputing nothing. From the highest rung that may fit (what is reserved is no less than
+what is allocated) down to the first that does, and then by halves between it and the next. Whatever fits a budget fits
+a larger one, so what is found for a larger budget lies no lower on the ladder, in another call as well: going down,
+the larger budget stops no later, and at every halving it goes up wherever the smaller does.
+
+The gap is certified by the best mixture of options (`milp`) for a budget of allocated bytes: no plan within a budget of
+reserved bytes allocates more than that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from trainfit.solve.milp import Choice, fastest_within, recompute_bound_ns, smallest_peak
 from trainfit.solve.whole import Moment, Problem
 
-WORTH_JUDGING = 1e-3
-"""The share of the step's time that a choice must promise to save before it is judged."""
+CERTIFIED = 1e-3
+"""The gap, as a share of the step's time, up to which a plan is called optimal."""
+RUNGS = 32
+STEPS_BETWEEN = 16
+"""Choices between two rungs."""
 MAX_JUDGED = 4
 """Choices judged per budget at most."""
 
@@ -60,22 +69,38 @@ class Infeasible:
 class Search:
     """The judged choices of one problem; `within` may be asked for many budgets."""
 
-    def __init__(self, problem: Problem, judge: Callable[[Kept], Verdict], base: Verdict) -> None:
-        """`base` is the verdict on the unplanned step."""
+    def __init__(
+        self,
+        problem: Problem,
+        judge: Callable[[Choice], Verdict],
+        sketch: Callable[[Choice], int],
+        base: Verdict,
+        hidden_bytes: int,
+    ) -> None:
+        """`base` is the verdict on the unplanned step, `hidden_bytes` what it allocates beyond the linear model."""
         self._problem = problem
         self._judge = judge
-        nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0, 0)
-        self._verdicts: dict[Kept, Verdict] = {nothing.kept(): base}
-        self._pool: list[tuple[Choice, Verdict]] = [(nothing, base)]
+        self._sketch = sketch
+        self._hidden_bytes = hidden_bytes
+        self._nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0, 0)
+        self._verdicts: dict[Kept, Verdict] = {self._nothing.kept(): base}
+        self._sketches: dict[Kept, tuple[Choice, int]] = {}
+        self._pool: list[tuple[Choice, Verdict]] = [(self._nothing, base)]
+        self._ladder: dict[int, Choice] = {}
 
     @property
     def base(self) -> Verdict:
         return self._pool[0][1]
 
     def smallest(self) -> Infeasible:
-        """The smallest peak that any plan has, judged: by the model, or that of keeping least everywhere."""
-        self._verdict(smallest_peak(self._problem))
-        self._verdict(self._lightest())
+        """The smallest peak that a choice on the ladder has, judged."""
+        best = self._lowest
+        for rung in range(1, RUNGS):
+            if self._target(rung * STEPS_BETWEEN) + self._hidden_bytes >= self._sketched(best):
+                break  # from here on all choices allocate more than that one reserves
+            choice = self._on_ladder(rung * STEPS_BETWEEN)
+            best = min(best, choice, key=lambda c: (self._sketched(c), c.recompute_ns))
+        self._verdict(best)
         choice, verdict = min(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns))
         return Infeasible(verdict.peak_bytes, choice)
 
@@ -86,9 +111,9 @@ class Search:
         try:
             self._look(budget_bytes)
         except KeyboardInterrupt:
-            if self._best(budget_bytes) is None:
-                raise
             was_interrupted = True
+            if self._best(budget_bytes) is None:
+                self._judge_best_sketch(budget_bytes)
         if self._best(budget_bytes) is None:
             smallest = self.smallest()
             if smallest.minimum_bytes > budget_bytes:
@@ -109,61 +134,105 @@ class Search:
                 points.append((budget_bytes, found))
         return points
 
+    def outline(self, num_points: int) -> list[tuple[Choice, Verdict]]:
+        """A frontier in few judgements: choices spread over the ladder, and the best of all that was judged."""
+        for point in range(num_points):
+            self._verdict(self._on_ladder(RUNGS * STEPS_BETWEEN * point // max(1, num_points - 1)))
+        best: list[tuple[Choice, Verdict]] = []
+        for choice, verdict in sorted(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns)):
+            if not best or verdict.step_ns < best[-1][1].step_ns:
+                best.append((choice, verdict))
+        return best
+
     def _found(self, budget_bytes: int, num_judged: int) -> Found:
         """The best of what was judged, with what is known about it."""
         best = self._best(budget_bytes)
         assert best is not None, "what has the smallest peak is within the budget"
         choice, verdict = best
         gap = self._gap(choice, verdict, budget_bytes)
-        status: Status = "optimal" if gap <= WORTH_JUDGING else "feasible"
+        status: Status = "optimal" if gap <= CERTIFIED else "feasible"
         if not any(choice.options):
             status = "nothing to recompute"
         moment = choice.problem.peak(choice.options)[1]
         return Found(choice, verdict, status, gap, moment, num_judged)
 
     def _gap(self, choice: Choice, verdict: Verdict, budget_bytes: int) -> float:
-        """What a better plan could save at most, if it differed from the model by as much as this one."""
-        modelled_bytes = choice.problem.peak(choice.options)[0]
-        target = budget_bytes - verdict.peak_bytes + modelled_bytes
+        """What a better plan could save at most: what is reserved is no less than what is allocated."""
+        target = budget_bytes - self._hidden_bytes
         bound_ns = recompute_bound_ns(choice.problem, target)
         if choice.budget_bytes >= target:
             bound_ns = max(bound_ns, choice.bound_ns)
         return max(0, choice.recompute_ns - bound_ns) / max(1, verdict.step_ns)
 
     def _look(self, budget_bytes: int) -> None:
-        """Judge choices until more would not pay."""
-        problem = self._problem
+        """Judge what is best by its sketch; where the judge differs, the next must be that much smaller."""
         if self.base.peak_bytes <= budget_bytes:
             return
-        target = budget_bytes - (self.base.peak_bytes - problem.peak(self._pool[0][0].options)[0])
-        too_much: int | None = None  # the smallest modelled peak that was judged to be over the budget
+        limit_bytes = budget_bytes
         for _ in range(MAX_JUDGED):
-            choice = fastest_within(problem, target) or smallest_peak(problem)
-            best = self._best(budget_bytes)
-            if best is not None and best[0].recompute_ns - choice.recompute_ns < WORTH_JUDGING * best[1].step_ns:
+            choice = self._first_within(limit_bytes)
+            if choice is None:
                 return
-            is_new = choice.kept() not in self._verdicts
             verdict = self._verdict(choice)
-            modelled_bytes = choice.problem.peak(choice.options)[0]
-            target = budget_bytes - (verdict.peak_bytes - modelled_bytes)
-            if verdict.peak_bytes > budget_bytes:
-                too_much = modelled_bytes if too_much is None else min(too_much, modelled_bytes)
-            best = self._best(budget_bytes)
-            fits = best[0].problem.peak(best[0].options)[0] if best is not None else None
-            if too_much is not None and fits is not None and not fits < target < too_much:
-                target = (fits + too_much) // 2
-            elif not is_new:
+            if verdict.peak_bytes <= budget_bytes:
                 return
+            limit_bytes -= max(1, verdict.peak_bytes - self._sketched(choice))
 
-    def _lightest(self) -> Choice:
-        by_class = [min(range(len(menu)), key=lambda i: (menu[i].kept_bytes, i)) for menu in self._problem.menus]
-        options = tuple(by_class[class_index] for class_index in self._problem.class_of)
-        return Choice(self._problem, options, self._problem.recompute_ns(options), 0, 0)
+    def _first_within(self, limit_bytes: int) -> Choice | None:
+        """The fastest of the choices that are tried whose sketch is within the limit."""
+        if self.base.peak_bytes == self._nothing.peak_bytes + self._hidden_bytes:  # allocated bytes are bound
+            choice = fastest_within(self._problem, limit_bytes - self._hidden_bytes)
+            if choice is not None and self._sketched(choice) <= limit_bytes:
+                return choice
+        for rung in reversed(range(RUNGS)):
+            step = rung * STEPS_BETWEEN
+            if not self._fits(step, limit_bytes):
+                continue
+            half = STEPS_BETWEEN // 2
+            while half:
+                if self._fits(step + half, limit_bytes):
+                    step += half
+                half //= 2
+            return self._on_ladder(step)
+        return None
+
+    def _fits(self, step: int, limit_bytes: int) -> bool:
+        if self._target(step) + self._hidden_bytes > limit_bytes:
+            return False
+        return self._sketched(self._on_ladder(step)) <= limit_bytes
+
+    def _target(self, step: int) -> int:
+        """The modelled peak that a choice on the ladder may have."""
+        low, high = self._lowest.peak_bytes, self._nothing.peak_bytes
+        return low + (high - low) * step // (RUNGS * STEPS_BETWEEN)
+
+    @cached_property
+    def _lowest(self) -> Choice:
+        return smallest_peak(self._problem)
+
+    def _on_ladder(self, step: int) -> Choice:
+        """The fastest choice for a modelled peak: the smallest at step 0, that of recomputing nothing at the last."""
+        if step not in self._ladder:
+            self._ladder[step] = (fastest_within(self._problem, self._target(step)) if step else None) or self._lowest
+        return self._ladder[step]
+
+    def _judge_best_sketch(self, budget_bytes: int) -> None:
+        """After an interrupt: the fastest of what was sketched and fits."""
+        fits = [choice for choice, peak_bytes in self._sketches.values() if peak_bytes <= budget_bytes]
+        if not fits:
+            raise KeyboardInterrupt
+        self._verdict(min(fits, key=lambda choice: choice.recompute_ns))
+
+    def _sketched(self, choice: Choice) -> int:
+        kept = choice.kept()
+        if kept not in self._sketches:
+            self._sketches[kept] = choice, self._sketch(choice)
+        return self._sketches[kept][1]
 
     def _verdict(self, choice: Choice) -> Verdict:
         kept = choice.kept()
         if kept not in self._verdicts:
-            self._verdicts[kept] = self._judge(kept)
+            self._verdicts[kept] = self._judge(choice)
             self._pool.append((choice, self._verdicts[kept]))
         return self._verdicts[kept]
 

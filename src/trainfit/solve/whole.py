@@ -68,6 +68,15 @@ class Problem:
                 runs.append(Run(class_index, block, 1))
         return tuple(runs)
 
+    @cached_property
+    def _before_backward(self) -> dict[Run, int]:
+        """By run: what is there right before a block's backward, less the most during it."""
+        starts, mosts = self.memory.start_bytes, self.memory.backward_bytes
+        return {
+            run: max(starts[block] - mosts[block] for block in range(run.first, run.first + run.length))
+            for run in self.runs
+        }
+
     def drop_bytes(self, class_index: int, option: Option) -> int:
         """By how much the option makes a block's forward leave less behind."""
         return self.graphs[class_index].saved_bytes - option.kept_bytes
@@ -79,8 +88,7 @@ class Problem:
 
     def extra_bytes(self, run: Run, option: Option) -> int:
         """By how much a block's replay and backward under the option exceed its backward with nothing recomputed."""
-        memory, blocks = self.memory, range(run.first, run.first + run.length)
-        before_backward = max(memory.start_bytes[block] - memory.backward_bytes[block] for block in blocks)
+        before_backward = self._before_backward[run]
         replay_bytes = option.replay_peak_bytes - self.drop_bytes(run.class_index, option)
         return max(0, option.held_bytes, before_backward + replay_bytes if option.replayed else 0)
 

@@ -14,6 +14,7 @@ import torch
 
 from trainfit.ghost import ghost_gpu
 from trainfit.gpus.catalogue import Gpu
+from trainfit.parallel import ranks_of_step
 from trainfit.records import Trace
 from trainfit.step import Step
 from trainfit.trace.categories import categorize
@@ -26,8 +27,8 @@ def trace_step(step: Step, gpu: Gpu) -> Trace:
     """One step of `step` on `gpu`, from process start to steady state."""
     modules = ModuleNames()
     recorder = Recorder(modules)
-    with _garbage_collection_off(), ghost_gpu(gpu) as mode:
-        mode.listener = recorder
+    with garbage_collection_off(), ghost_gpu(gpu) as mode, ranks_of_step(step):
+        mode.listener, mode.resize_listener, recorder.streams = recorder, recorder.resize, mode.streams
         program = Program(step, recorder)
         with modules.watching(program.model):
             program.run()
@@ -42,12 +43,12 @@ def trace_step(step: Step, gpu: Gpu) -> Trace:
             first_step=program.first_step(),
             steady_step=program.steady_step(),
         )
-        mode.listener = None
+        mode.listener = mode.resize_listener = None
     return trace
 
 
 @contextlib.contextmanager
-def _garbage_collection_off() -> Iterator[None]:
+def garbage_collection_off() -> Iterator[None]:
     """A collection in the middle of a step would free cycles at a moment that depends on everything else."""
     was_on = gc.isenabled()
     gc.disable()

@@ -22,7 +22,7 @@ def categorize(recorder: Recorder, program: Program) -> tuple[Storage, ...]:
     }
 
     def category(number: int) -> Category:
-        if number in parameters:
+        if number in parameters or number in recorder.resized:  # FSDP resizes the parameters that it gathers
             return Category.PARAMETERS
         if number in program.gradient_storages:
             return Category.GRADIENTS

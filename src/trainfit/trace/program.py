@@ -14,6 +14,9 @@ import torch
 from torch import nn
 
 from trainfit.errors import BadStep, TraceError, TrainfitError
+from trainfit.ghost.tensor import Ghost
+from trainfit.parallel import Distributed, distribute, local_tensors
+from trainfit.progress import tell
 from trainfit.records import Phase
 from trainfit.step import Step
 from trainfit.trace.placement import place_batch, place_model
@@ -28,22 +31,66 @@ class Program:
         self._recorder = recorder
         self.forward_survivors: set[int] = set()  # storages alive when a backward started
         self.gradient_storages: set[int] = set()
+        tell("building the model")
         with recorder.section("build"), _explaining("building the model"):
-            self.model = place_model(step.model).train()
+            self.model, placed = self._build_model()
+            self._called, self._micro_batch_context = placed.model, placed.micro_batch
             self.optimizer = self._make_optimizer()
             self._args, self._kwargs = place_batch(step.batch)
             self._scaler = torch.amp.GradScaler("cuda") if step.grad_scaler else None
         self.num_parameters = sum(p.numel() for p in self.model.parameters())
 
+    def _build_model(self) -> tuple[nn.Module, Distributed]:
+        """The user's model and what this rank calls. A sharded one is built without memory, then allocated so."""
+        if not self._step.fsdp:
+            model = place_model(self._step.model).train()
+            return model, distribute(model, self._step)
+        with self._recorder.paused():
+            model = place_model(self._step.model).train()
+            placed = distribute(model, self._step)
+        for tensor in local_tensors(model):
+            if isinstance(tensor, Ghost):
+                self._recorder.storage_of(tensor)
+        return model, placed
+
     def run(self) -> None:
+        """The steps that `first_step` and `steady_step` are made of; on several ranks the two differ in more."""
+        if self._warm_up():
+            for prefix in (*self._warm_up(), ""):
+                self._run_step(prefix)
+        else:
+            self._run_sections()
+
+    def _warm_up(self) -> tuple[str, ...]:
+        """What the names of sections start with in the steps that differ from later ones: a sharded model first
+        allocates what it later resizes, a replica makes its buckets anew in the second step."""
+        if self._step.fsdp:
+            return ("first_",)
+        return ("first_", "second_") if self._step.ddp else ()
+
+    def _run_step(self, prefix: str) -> None:
+        """One whole step, in sections of its own."""
+        names = self._micro_batch_names()
+        for name in dict.fromkeys(names):
+            before = self._recorder.live_storages()
+            with self._recorder.section(prefix + name):
+                self._micro_batch(is_last=name == names[-1])
+            # What a micro-batch leaves behind is gradients: shards, or whole ones that are yet to be reduced.
+            self.gradient_storages |= self._recorder.live_storages() - before - self._recorder.resized
+        self._recorder.phase = Phase.OPTIMIZER
+        with self._recorder.section(f"{prefix}optimizer_step"), _explaining("the optimizer's step"):
+            self._optimizer_step()
+        with self._recorder.section(f"{prefix}zero_grad"):
+            self.optimizer.zero_grad(set_to_none=self._step.set_to_none)
+
+    def _run_sections(self) -> None:
         with self._recorder.section("micro_batch"):
             self._micro_batch()
         if self._needs_next_micro_batch():
             with self._recorder.section("next_micro_batch"):
                 self._micro_batch()
-        self.gradient_storages = {
-            self._recorder.storage_of(p.grad) for p in self.model.parameters() if p.grad is not None
-        }
+        self._note_gradients()
+        tell("tracing the optimizer")
         self._recorder.phase = Phase.OPTIMIZER
         for name in ("first_optimizer_step", "optimizer_step"):
             with self._recorder.section(name), _explaining("the optimizer's step"):
@@ -52,12 +99,27 @@ class Program:
             self.optimizer.zero_grad(set_to_none=self._step.set_to_none)
 
     def first_step(self) -> tuple[int, ...]:
+        if self._warm_up():
+            step = [*self._micro_batch_names(), "optimizer_step", "zero_grad"]
+            return self._indices(["build", *(prefix + name for prefix in self._warm_up() for name in step)])
         names = ["build", "micro_batch", *self._further_micro_batches(), "first_optimizer_step", "zero_grad"]
         return self._indices(names)
 
     def steady_step(self) -> tuple[int, ...]:
+        if self._warm_up():
+            return self._indices([*self._micro_batch_names(), "optimizer_step", "zero_grad"])
         first = "micro_batch" if self._step.set_to_none else "next_micro_batch"
         return self._indices([first, *self._further_micro_batches(), "optimizer_step", "zero_grad"])
+
+    def _micro_batch_names(self) -> list[str]:
+        """On several ranks the first micro-batch and the last, which synchronizes, differ from those in between."""
+        further = self._step.micro_batches - 1
+        return ["micro_batch", *["next_micro_batch"] * (further - 1), *["last_micro_batch"] * min(further, 1)]
+
+    def _note_gradients(self) -> None:
+        self.gradient_storages |= {
+            self._recorder.storage_of(p.grad) for p in self.model.parameters() if p.grad is not None
+        }
 
     def _needs_next_micro_batch(self) -> bool:
         return self._step.micro_batches > 1 or not self._step.set_to_none
@@ -86,10 +148,15 @@ class Program:
             )
         return optimizer
 
-    def _micro_batch(self) -> None:
+    def _micro_batch(self, is_last: bool = True) -> None:
+        with self._micro_batch_context(is_last):
+            self._forward_and_backward()
+
+    def _forward_and_backward(self) -> None:
         self._recorder.phase = Phase.FORWARD
         loss = self._forward()
         self.forward_survivors |= self._recorder.live_storages()
+        tell("tracing backward")
         self._recorder.phase = Phase.BACKWARD
         with _explaining("backward"):
             (self._scaler.scale(loss) if self._scaler else loss).backward()
@@ -99,7 +166,7 @@ class Program:
             torch.autocast("cuda", self._step.autocast) if self._step.autocast is not None else contextlib.nullcontext()
         )
         with autocast, _explaining("forward"):
-            return _scalar_loss(self._step, self.model(*self._args, **self._kwargs))
+            return _scalar_loss(self._step, self._called(*self._args, **self._kwargs))
 
     def _optimizer_step(self) -> None:
         scaler, optimizer = self._scaler, self.optimizer

@@ -9,14 +9,22 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from trainfit import torch_compat
+from trainfit.errors import TraceError
+from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import Ghost
 from trainfit.records import MemoryEvent, Op, Phase, Section, TensorRef
-from trainfit.trace.modules import ModuleNames
+
+
+class NamesModules(Protocol):
+    """Knows which module is running."""
+
+    def current(self, phase: Phase) -> str:
+        """What stands in `Op.module` for an op of that phase."""
 
 
 class _StorageEnd(weakref.ref):
@@ -30,13 +38,17 @@ class _StorageEnd(weakref.ref):
 class Recorder:
     """One per trace; `section` opens a stretch of the program, `phase` says what it is doing."""
 
-    def __init__(self, modules: ModuleNames) -> None:
+    def __init__(self, modules: NamesModules) -> None:
         self.ops: list[Op] = []
         self.storage_bytes: list[int] = []
         self.sections: list[Section] = []
         self.phase = Phase.BUILD
         self._modules = modules
+        self._is_paused = False
         self._events: list[MemoryEvent] = []
+        self.streams = Streams()  # the ghost GPU's, when there is one
+        self.resized: set[int] = set()  # storages that were emptied or filled again
+        self._emptied: set[int] = set()  # those that are empty now
         self._numbers: dict[int, int] = {}  # address of a live storage -> its number
         self._watches: dict[int, _StorageEnd] = {}
         self._dtype_names: dict[torch.dtype, str] = {}
@@ -48,30 +60,67 @@ class Recorder:
         yield
         self.sections.append(Section(name, first_op, len(self.ops), tuple(self._events)))
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """What runs inside is not part of the program."""
+        self._is_paused = True
+        try:
+            yield
+        finally:
+            self._is_paused = False
+
     def live_storages(self) -> frozenset[int]:
-        return frozenset(self._watches)
+        return frozenset(self._watches) - self._emptied
 
     def storage_of(self, tensor: torch.Tensor) -> int:
         """The number of the storage under a ghost; a storage not seen before appears now."""
-        storage = tensor.untyped_storage()
+        storage = torch_compat.local_tensor(tensor).untyped_storage()
         address = storage._cdata
         number = self._numbers.get(address)
         return self._appear(storage, address) if number is None else number
 
     def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        if self._is_paused:
+            return
         phase = self.phase
         if phase is Phase.BACKWARD and torch.is_grad_enabled() and torch_compat.current_autograd_node() is not None:
             phase = Phase.RECOMPUTE  # a node of the engine that records a graph runs a forward again
-        self.ops.append(
-            Op(
-                name=str(func),
-                phase=phase,
-                module=self._modules.current(phase),
-                args=tuple(self._plain(arg) for arg in args),
-                kwargs=tuple((key, self._plain(value)) for key, value in kwargs.items()),
-                outputs=tuple(self._outputs(result)),
+        plain_args = tuple(self._plain(arg) for arg in args)
+        plain_kwargs = tuple((key, self._plain(value)) for key, value in kwargs.items())
+        self._add(str(func), phase, plain_args, plain_kwargs, tuple(self._outputs(result)), kwargs.get("ranks"))
+
+    def resize(self, storage: torch.UntypedStorage) -> None:
+        """A storage was emptied, which frees its memory, or filled again; written down as an op of its own."""
+        number = self._numbers.get(storage._cdata)
+        if number is None:
+            return  # nobody has used it yet: it appears when somebody does
+        if storage.nbytes() not in (0, self.storage_bytes[number]):
+            raise TraceError(
+                f"a storage of {self.storage_bytes[number]} bytes was resized to {storage.nbytes()}",
+                hint="only emptying a storage and filling it again to its old size is understood",
             )
-        )
+        self.resized.add(number)
+        if storage.nbytes() > 0 and number in self._emptied:
+            self._emptied.remove(number)
+            self._events.append(MemoryEvent(len(self.ops), number, True, self.streams.current.stream_id))
+        self._add("storage.resize_", self.phase, (storage.nbytes(),), (), (), None)
+        if storage.nbytes() == 0 and number not in self._emptied:
+            self._emptied.add(number)
+            self._events.append(MemoryEvent(len(self.ops) - 1, number, False))
+
+    def _add(
+        self,
+        name: str,
+        phase: Phase,
+        args: tuple[object, ...],
+        kwargs: tuple[tuple[str, object], ...],
+        outputs: tuple[TensorRef, ...],
+        ranks: tuple[int, ...] | None,
+    ) -> None:
+        number = len(self.ops)
+        stream, waits = self.streams.issue(number, ranks)
+        back = tuple(number - waited for waited in waits)
+        self.ops.append(Op(name, phase, self._modules.current(phase), args, kwargs, outputs, stream, back))
 
     def _appear(self, storage: torch.UntypedStorage, address: int) -> int:
         number = len(self.storage_bytes)
@@ -80,16 +129,17 @@ class Recorder:
         watch = _StorageEnd(storage, self._disappear)
         watch.address, watch.number = address, number
         self._watches[number] = watch
-        self._events.append(MemoryEvent(len(self.ops), number, True))
+        self._events.append(MemoryEvent(len(self.ops), number, True, self.streams.current.stream_id))
         return number
 
     def _disappear(self, watch: _StorageEnd) -> None:
         del self._watches[watch.number], self._numbers[watch.address]
-        self._events.append(MemoryEvent(len(self.ops) - 1, watch.number, False))
+        if watch.number not in self._emptied:
+            self._events.append(MemoryEvent(len(self.ops) - 1, watch.number, False))
 
     def _plain(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return self._ref(value) if isinstance(value, Ghost) or value.is_meta else None  # host tensors cost nothing
+            return self._ref(value) if self._follows(value) else None
         if isinstance(value, (list, tuple)):
             return tuple(self._plain(item) for item in value)
         if isinstance(value, torch.dtype):
@@ -98,11 +148,15 @@ class Recorder:
 
     def _outputs(self, result: Any) -> Iterator[TensorRef]:
         if isinstance(result, torch.Tensor):
-            if isinstance(result, Ghost):
+            if self._follows(result):
                 yield self._ref(result)
         elif isinstance(result, (list, tuple)):
             for item in result:
                 yield from self._outputs(item)
+
+    def _follows(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is part of the program: host tensors cost nothing."""
+        return isinstance(tensor, Ghost) or tensor.is_meta
 
     def _ref(self, tensor: torch.Tensor) -> TensorRef:
         return TensorRef(

@@ -10,7 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden import attention, blas, convolution, embedding, norms, pointwise, recurrent, reductions
+from trainfit.gpus.hidden import (
+    attention,
+    blas,
+    convolution,
+    embedding,
+    norms,
+    pointwise,
+    recurrent,
+    reductions,
+    sharding,
+)
 from trainfit.gpus.hidden.tensors import Rule
 from trainfit.records import Op
 
@@ -22,6 +32,7 @@ RULES: dict[str, Rule] = {
     **pointwise.RULES,
     **recurrent.RULES,
     **reductions.RULES,
+    **sharding.RULES,
 }
 
 

@@ -1,0 +1,73 @@
+"""Runs a script's cases in fresh processes, one at a time, each already started while the one before it measures.
+
+A child imports what it needs, waits for a line on its stdin, measures, and prints one JSON object per line. What comes
+is appended to a file at once, so that nothing is lost when the whole is cut short.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+
+def wait_for_turn() -> None:
+    """Called by a child when everything is imported and nothing is on the GPU yet."""
+    sys.stdin.readline()
+
+
+def emit(**row: Any) -> None:
+    """Called by a child for each result."""
+    print(json.dumps(row), flush=True)
+
+
+class _Child:
+    def __init__(self, script: str, arguments: Sequence[str], expandable: bool) -> None:
+        environment = dict(os.environ)
+        if expandable:
+            environment |= dict.fromkeys(["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"], "expandable_segments:True")
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # lives as long as the child
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.process = subprocess.Popen(
+            [sys.executable, script, *arguments],
+            stdin=subprocess.PIPE, stdout=self.output, stderr=self.errors, text=True, env=environment,
+        )  # fmt: skip
+
+    def run(self, timeout_s: float) -> Iterator[dict[str, Any]]:
+        """The child's rows; the last one tells how long it took, and its error if it failed."""
+        start_s = time.monotonic()
+        try:
+            self.process.communicate("go\n", timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.output.seek(0)
+        self.errors.seek(0)
+        yield from (json.loads(line) for line in self.output if line.startswith("{"))
+        end: dict[str, Any] = {"seconds": round(time.monotonic() - start_s, 1)}
+        if self.process.returncode:
+            end["error"] = f"exit {self.process.returncode}: " + self.errors.read()[-800:]
+        yield end
+
+
+def run_all(
+    script: str, cases: Sequence[Sequence[str]], out: Path, timeout_s: float, expandable: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Every row of every child, in order, each appended to `out`; a row has the child's arguments as "case"."""
+    waiting = _Child(script, cases[0], expandable) if cases else None
+    for index, arguments in enumerate(cases):
+        child, waiting = waiting, None
+        if index + 1 < len(cases):
+            waiting = _Child(script, cases[index + 1], expandable)
+        assert child is not None
+        for row in child.run(timeout_s):
+            full = {"case": list(arguments), **row}
+            with out.open("a") as file:
+                file.write(json.dumps(full) + "\n")
+            yield full

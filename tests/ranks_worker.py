@@ -1,0 +1,153 @@
+"""What each rank does in tests/test_ranks.py; run by torchrun, with the name of what to check."""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from trainfit.apply import Handle, agreement, apply_decisions
+from trainfit.errors import PlanDisagreement
+from trainfit.records import BlockDecision
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(3 * WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(WIDTH, 11)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return torch.nn.functional.cross_entropy(self.head(x).flatten(0, 1).float(), tokens.flatten())
+
+
+def plan_everything_away(model: nn.Module) -> Handle:
+    """Every block keeps nothing but its inputs."""
+    names = [name for name, module in model.named_modules() if isinstance(module, Block)]
+    return apply_decisions(model, {name: BlockDecision(kept=()) for name in names}, strict=True)
+
+
+def shard(model: Model, mesh: DeviceMesh, reshard: bool, dtype: torch.dtype | None) -> None:
+    options: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(dtype, torch.float32)}
+    for block in model.blocks:
+        fully_shard(block, reshard_after_forward=reshard, **options)
+    fully_shard(model, **options)
+
+
+def gradients(model: nn.Module, rank: int) -> list[torch.Tensor]:
+    """Of two training steps with this rank's own tokens, put together from all ranks."""
+    found = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(2):
+        torch.manual_seed(100 * step + rank)
+        model(torch.randint(0, 11, (2, 5))).backward()
+        for parameter in model.parameters():
+            gradient = parameter.grad
+            assert gradient is not None
+            found.append(gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone())
+        optimizer.step()
+        optimizer.zero_grad()
+    return found
+
+
+def check_equal(spread: Callable[[Model], Any], rank: int) -> None:
+    torch.manual_seed(0)
+    plain = Model()
+    planned = copy.deepcopy(plain)
+    handle = plan_everything_away(planned)
+    spread(plain)
+    spread(planned)
+    expected, got = gradients(plain, rank), gradients(planned, rank)
+    for number, (one, other) in enumerate(zip(expected, got, strict=True)):
+        assert torch.equal(one, other), f"gradient {number} differs"
+    stats = handle.stats()
+    done = {(block.replays, block.reruns) for block in stats}
+    assert done == {(2, 0)}, stats
+
+
+def fsdp(rank: int, world_size: int) -> None:
+    mesh = init_device_mesh("cpu", (world_size,))
+    for reshard in (True, False):
+        for dtype in (None, torch.bfloat16):
+            check_equal(lambda model, reshard=reshard, dtype=dtype: shard(model, mesh, reshard, dtype), rank)
+
+
+def hsdp(rank: int, world_size: int) -> None:
+    mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replicate", "shard"))
+    check_equal(lambda model: shard(model, mesh, True, None), rank)
+
+
+def tensor_parallel(rank: int, world_size: int) -> None:
+    mesh = init_device_mesh("cpu", (world_size,))
+
+    def parallelize(model: Model) -> None:
+        for block in model.blocks:
+            parallelize_module(block, mesh, {"up": ColwiseParallel(), "down": RowwiseParallel()})
+
+    check_equal(parallelize, 0)  # every rank has the same tokens
+
+
+def same_plan(rank: int, world_size: int) -> None:
+    agreement.agree("one plan")
+
+
+def another_plan(rank: int, world_size: int) -> None:
+    with pytest.raises(PlanDisagreement, match="rank 1 and rank 0 have different plans"):
+        agreement.agree("another plan" if rank == 1 else "one plan")
+
+
+def a_rank_that_died(rank: int, world_size: int) -> None:
+    agreement.TIMEOUT_S = 2.0
+    if rank == world_size - 1:
+        os._exit(0)
+    start_s = time.monotonic()
+    with pytest.raises(PlanDisagreement, match=f"rank {world_size - 1} did not say"):
+        agreement.agree("one plan")
+    assert time.monotonic() - start_s < 30
+
+
+def main() -> None:
+    warnings.simplefilter("error", RuntimeWarning)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for name in sys.argv[1:]:
+        check: Callable[[int, int], None] = globals()[name]
+        check(rank, world_size)
+        if rank == 0:
+            sys.stdout.write(f"{name}: ok\n")
+            sys.stdout.flush()
+    os._exit(0)  # leaving gloo in order waits for ranks that died, and aborts on collectives that nobody waited for
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Plans on a real GPU: `pytest -m gpu` on a machine that has one; skipped elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import trainfit
+from apply_zoo import ZOO, Stack, TransformerBlock, ZooCase, assert_same, holdable
+from trainfit._verify import deterministic_kernels
+from trainfit.apply import apply_decisions, find_blocks, record_block
+from trainfit.records import BlockDecision, BlockProgram
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
+]
+NOTHING = BlockDecision(())
+CASES = [name for name in ZOO if name != "gru"]  # cuDNN's RNNs are not deterministic
+
+
+def on_gpu(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: on_gpu(item) for key, item in value.items()}
+    return tuple(on_gpu(item) for item in value) if isinstance(value, tuple) else value.to("cuda")
+
+
+def run(case: ZooCase, model: nn.Module) -> tuple[torch.Tensor, ...]:
+    """One step: the loss, then gradients and buffers, with the same random numbers every time."""
+    torch.manual_seed(1)
+    model.zero_grad()
+    with torch.autocast("cuda", torch.bfloat16, enabled=case.autocast):
+        loss = case.loss(model(*on_gpu(case.inputs), **on_gpu(case.kwargs)))
+    loss.backward()
+    gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+    return (loss.detach(), *gradients, *(b.clone() for b in model.buffers()), torch.rand(1, device="cuda"))
+
+
+def programs_of(case: ZooCase, model: nn.Module) -> dict[str, BlockProgram]:
+    found: dict[str, BlockProgram] = {}
+    hooks = [
+        model.get_submodule(name).register_forward_pre_hook(
+            lambda module, args, kwargs, name=name: found.update({name: record_block(module, args, kwargs)}),
+            with_kwargs=True,
+        )
+        for name in case.blocks
+    ]
+    run(case, model)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+@pytest.fixture
+def deterministic() -> Iterator[None]:
+    with deterministic_kernels():
+        yield
+
+
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    with torch.device("cuda"):
+        return Stack(TransformerBlock)
+
+
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_on_the_gpu_are_bit_identical_whatever_is_kept(name: str) -> None:
+    case = ZOO[name]()
+    torch.manual_seed(0)
+    model = case.build().train().to("cuda")
+    expected = run(case, copy.deepcopy(model))
+    assert_same(expected, run(case, copy.deepcopy(model)))
+    programs = programs_of(case, copy.deepcopy(model))
+    for every in (1, 2, 3, 1000):
+        planned = copy.deepcopy(model)
+        decisions = {name: BlockDecision(tuple(holdable(program)[::every])) for name, program in programs.items()}
+        if every == 1000:
+            decisions = dict.fromkeys(programs, NOTHING)
+        handle = apply_decisions(planned, decisions, strict=True)
+        assert_same(expected, run(case, planned))
+        assert [stats.reruns for stats in handle.stats()] == [0, 0]
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_a_planned_step_never_waits_for_the_gpu() -> None:
+    model = transformer()
+    handle = apply_decisions(model, dict.fromkeys(find_blocks(model), NOTHING), strict=True)
+    x = torch.randn(3, 5, 8, device="cuda")
+    model(x).square().sum().backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        model(x).square().sum().backward()  # dropout is replayed: the generator's state is taken and put back
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert [stats.replays for stats in handle.stats()] == [2, 2]
+
+
+def test_recording_takes_no_memory_of_the_gpu() -> None:
+    model = transformer()
+    x = torch.randn(64, 512, 8, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    record_block(model.layers[0], (x,), {})  # type: ignore[index]
+    assert torch.cuda.max_memory_allocated() == before
+
+
+@pytest.mark.parametrize("how", ["backward", "dropped", "error in backward"])
+def test_nothing_of_a_step_is_left_on_the_gpu(how: str) -> None:
+    model = transformer()
+    apply_decisions(model, dict.fromkeys(find_blocks(model), NOTHING), strict=True)
+    x = torch.randn(3, 5, 8, device="cuda")
+
+    def fail(grad: torch.Tensor) -> torch.Tensor:
+        raise ZeroDivisionError
+
+    def step() -> None:
+        out = model(x)
+        if how == "error in backward":
+            model.layers[0].up.weight.register_post_accumulate_grad_hook(fail)  # type: ignore[index,union-attr]
+            with pytest.raises(ZeroDivisionError):
+                out.square().sum().backward()
+            model.layers[0].up.weight._post_accumulate_grad_hooks = None  # type: ignore[index,union-attr]
+        elif how == "backward":
+            out.square().sum().backward()
+        model.zero_grad(set_to_none=True)
+
+    step()
+    gc.collect()
+    gc.disable()
+    try:
+        before = torch.cuda.memory_allocated()
+        step()
+        assert torch.cuda.memory_allocated() == before
+    finally:
+        gc.enable()
+
+
+def test_a_plan_does_on_the_gpu_what_it_said() -> None:
+    step = trainfit.Step(model=lambda: Stack(TransformerBlock), batch=(torch.randn(64, 256, 8),), loss=torch.sum)
+    gpu = torch.cuda.get_device_name()
+    plan = trainfit.plan(step, gpu, budget="min", memory="allocated")
+    found = trainfit.verify(plan, step)
+    failed = {check.name for check in found.checks if not check.passed}
+    assert failed <= {"step time"}  # so small a step is the CPU's, whose speed no plan knows
+    assert found.deterministic
+    assert found.gradients == found.noise
+    assert found.planned.allocated_bytes == plan.predicted.peak_allocated_bytes
+
+
+def test_ten_steps_give_the_same_losses_bit_for_bit() -> None:
+    def losses(planned: bool) -> list[float]:
+        model = transformer()
+        if planned:
+            apply_decisions(model, dict.fromkeys(find_blocks(model), NOTHING), strict=True)
+        optimizer = torch.optim.AdamW(model.parameters())
+        x = torch.linspace(-1, 1, 120, device="cuda").view(3, 5, 8)
+        found = []
+        for _ in range(10):
+            loss = (model(x) - x).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(loss.item())
+        return found
+
+    with deterministic_kernels():
+        assert losses(planned=True) == losses(planned=False)

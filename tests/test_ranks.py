@@ -1,0 +1,24 @@
+"""Real ranks without a GPU: torchrun, gloo, 2 and 4 processes. What each rank checks is in ranks_worker.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+WORKER = Path(__file__).parent / "ranks_worker.py"
+CHECKS = {
+    2: ("same_plan", "another_plan", "fsdp", "tensor_parallel"),
+    4: ("same_plan", "another_plan", "hsdp", "a_rank_that_died"),
+}
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_agree_on_the_plan_and_get_the_gradients_of_the_unplanned_model(world_size: int) -> None:
+    checks = CHECKS[world_size]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    done = subprocess.run([*command, str(WORKER), *checks], capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split("\n")[:-1] == [f"{check}: ok" for check in checks]
