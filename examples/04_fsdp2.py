@@ -3,6 +3,8 @@
 torchrun --nproc-per-node 2 examples/04_fsdp2.py
 """
 
+import os
+
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -33,14 +35,15 @@ class Model(nn.Module):
 
 
 def main() -> None:
+    # The plan is made anywhere, once, and committed with the code; here by the first process, before it joins them.
+    if os.environ["RANK"] == "0":
+        sharding = trainfit.FSDP(world_size=int(os.environ["WORLD_SIZE"]))
+        step = trainfit.Step(model=Model, batch=(torch.empty(1024, 128, device="meta"),), fsdp=sharding)
+        trainfit.plan(step, gpu="h200", budget="min", memory="allocated").save("plan.json")
+
     device = "cuda" if torch.cuda.device_count() >= 2 else "cpu"
     dist.init_process_group("nccl" if device == "cuda" else "gloo")
     mesh = init_device_mesh(device, (dist.get_world_size(),))
-
-    # The plan is made anywhere, once, and committed with the code; here by the first process.
-    if dist.get_rank() == 0:
-        step = trainfit.Step(model=Model, batch=(torch.empty(1024, 128, device="meta"),))
-        trainfit.plan(step, gpu="h200", budget="min", memory="allocated").save("plan.json")
     dist.barrier()
 
     torch.manual_seed(0)

@@ -3,7 +3,8 @@
 A block says by the words after its three backticks what it is:
 
   console          lines that begin with "$ " are commands; the lines below each are what it prints
-  console gpu      the same, but the commands need a GPU: their arguments are parsed and nothing is run
+  console about    the same, and numbers need only be near: within 3%, percentages within 2 points
+  console gpu      as console, but the commands need a GPU: their arguments are parsed and nothing is run
   console setup    what is done before there is a trainfit (git, pip): not run
   python           run, in one namespace for the whole file
   python NAME.py   written to that file, for commands that name it
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SECONDS = re.compile(r"\b\d+(\.\d+)? s\b")
+NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?%?")
 TORCH = re.compile(r"\b2\.1[1-5]\.\d+(\+\w+)?")
 
 
@@ -69,7 +71,7 @@ def commands(block: Block) -> Iterator[Command]:
         yield Command(line, tuple(shlex.split(words)), int(code[1]) if code else 0, expected)
 
 
-def first_mismatch(expected: tuple[str, ...], printed: str) -> str | None:
+def first_mismatch(expected: tuple[str, ...], printed: str, *, about: bool = False) -> str | None:
     """The first expected line that the output lacks, None if it has them all; nothing expected: all is fine."""
     if not expected:
         return None
@@ -79,13 +81,28 @@ def first_mismatch(expected: tuple[str, ...], printed: str) -> str | None:
         if line == "...":
             is_gap = True
             continue
-        pattern = re.compile(".*".join(re.escape(part.strip()) for part in line.split("...")))
         last = len(got) if is_gap else position + 1
-        found = next((index for index in range(position, min(last, len(got))) if pattern.fullmatch(got[index])), None)
+        found = next((i for i in range(position, min(last, len(got))) if _matches(line, got[i], about)), None)
         if found is None:
             return line
         position, is_gap = found + 1, False
     return None if is_gap or position == len(got) else f"(the end, where there is: {got[position]})"
+
+
+def _matches(line: str, got: str, about: bool) -> bool:
+    parts = [part.strip() for part in line.split("...")]
+    if not about:
+        return re.fullmatch(".*".join(map(re.escape, parts)), got) is not None
+    pattern = ".*".join(f"({NUMBER.pattern})".join(map(re.escape, NUMBER.split(part))) for part in parts)
+    match = re.fullmatch(pattern, got)
+    return match is not None and all(map(_is_near, NUMBER.findall(line), match.groups()))
+
+
+def _is_near(wanted: str, seen: str) -> bool:
+    if wanted.endswith("%") != seen.endswith("%"):
+        return False
+    one, other = float(wanted.rstrip("%")), float(seen.rstrip("%"))
+    return abs(one - other) <= (2 if wanted.endswith("%") else 0.03 * abs(one))
 
 
 def _alike(line: str) -> str:

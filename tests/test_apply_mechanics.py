@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import warnings
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,49 +14,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import apply_zoo
+from apply_blocks import NOTHING, Counter, X, around, gradients, watch
 from apply_zoo import TransformerBlock, assert_same, plan
 from trainfit.apply import record_block
 from trainfit.records import BlockDecision
-
-NOTHING = BlockDecision(())
-
-
-class Function(nn.Module):
-    """A block that is one function, with a linear in front so that its input has a history."""
-
-    def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.function(x)
-
-
-def around(function: Callable[[torch.Tensor], torch.Tensor]) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 4), Function(function))
-
-
-def gradients(model: nn.Module, x: torch.Tensor, **kwargs: Any) -> list[torch.Tensor]:
-    model.zero_grad()
-    model(x).sum().backward(**kwargs)
-    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
-
-
-def watch(tensor: torch.Tensor) -> weakref.ref[Any]:
-    return weakref.ref(tensor.untyped_storage())
-
-
-@pytest.fixture
-def no_collection() -> Any:
-    """Nothing may hang on the garbage collector: what is not freed without it is a leak or a cycle."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
-
-
-X = torch.linspace(-1, 1, 12).view(3, 4)
 
 
 class TestWhatLives:
@@ -122,6 +81,22 @@ class TestWhatLives:
         model(X).sum().backward()
         # The kept sine, from which tanh was rebuilt, is gone; of what was rebuilt, exp is there and tanh is not.
         assert seen == [(False, [True, False])]
+
+    def test_a_replay_lets_go_of_what_it_no_longer_reads(self, no_collection: None) -> None:
+        def chain(x: torch.Tensor) -> torch.Tensor:
+            for _ in range(6):
+                x = x * 2  # saves nothing
+            return x.exp()
+
+        model = around(chain)
+        handle = plan(model, {"1": NOTHING})
+        hidden = model[0](X)  # type: ignore[index]
+        out = model[1](hidden)  # type: ignore[index]
+        with Counter([hidden, out]) as counter:
+            torch.autograd.grad(out, hidden, torch.ones_like(out))
+        assert handle.stats()[0].replayed_ops == 7
+        # The gradient, the product being read and the one being made; then the gradient, exp(x) and their product.
+        assert counter.peak_bytes == 3 * X.nbytes
 
     def test_a_graph_that_is_dropped_without_backward_frees_everything(self, no_collection: None) -> None:
         model = around(lambda x: x.exp().sin().cos())
@@ -379,156 +354,3 @@ class TestGraphs:
         assert len(watcher.refs) > 1
         assert all(storage() is None for storage in watcher.refs)
         del out
-
-
-class TestParameters:
-    def test_a_parameter_that_is_replaced_before_backward_is_still_the_old_one(self) -> None:
-        results = []
-        for planned in (False, True):
-            torch.manual_seed(0)
-            model = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()))
-            weight = model[1][0].weight
-            if planned:
-                plan(model, {"1": NOTHING})
-            loss = model(X).sum()
-            model[1][0].weight = nn.Parameter(torch.zeros(4, 4))
-            loss.backward()
-            results.append((weight.grad, model[0].weight.grad))
-        assert_same(*results)
-
-    def test_a_parameter_that_was_let_go_after_forward_is_looked_up_by_name(self) -> None:
-        class Shift(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.shift = nn.Parameter(torch.linspace(0, 1, 4))
-
-            def forward(self, x: torch.Tensor) -> torch.Tensor:
-                return (x + self.shift).exp()
-
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), Shift())
-        expected = gradients(copy.deepcopy(model), X)[:2]
-        plan(model, {"1": NOTHING})
-        loss = model(X).sum()
-        sharded = model[1].shift
-        model[1].shift = nn.Parameter(sharded.detach().clone())
-        sharded.untyped_storage().resize_(0)
-        loss.backward()
-        assert_same(tuple(expected), (model[0].weight.grad, model[0].bias.grad))
-
-
-class TestKept:
-    def test_an_output_of_a_submodule_that_autograd_does_not_save_can_be_kept(self, no_collection: None) -> None:
-        torch.manual_seed(0)
-        block = nn.Sequential(nn.Linear(4, 4), Function(lambda x: (x + 1).exp()))
-        model = nn.Sequential(nn.Linear(4, 4), block)
-        plain = copy.deepcopy(model)
-        program = record_block(block, (X.clone().requires_grad_(),), {})
-        linear_output = dict(program.submodule_outputs)["0"]
-        assert linear_output not in {ref.storage for ref in program.saved}
-        seen: list[weakref.ref[Any]] = []
-        watching = block[0].register_forward_hook(lambda module, args, out: seen.append(watch(out)))
-        handle = plan(model, {"1": BlockDecision((linear_output,))})
-        loss = model(X).sum()
-        assert handle.stats()[0].replayed_ops == 2  # add and exp, but not the linear
-        assert seen[-1]() is not None
-        model.zero_grad()
-        loss.backward()
-        assert seen[-1]() is None
-        watching.remove()
-        assert not block[0]._forward_hooks
-        assert_same(tuple(gradients(plain, X)), tuple(p.grad for p in model.parameters() if p.grad is not None))
-
-    def test_what_a_custom_function_makes_is_kept(self) -> None:
-        case = apply_zoo.ready("custom function")
-        program = case.programs["layers.0"]
-        assert [program.ops[op].name for op in program.opaque] == ["aten.mul.Tensor", "aten.mul.Tensor"]
-
-    def test_a_custom_function_that_writes_by_other_means_than_ops_is_right(self) -> None:
-        class ByNumpy(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-                out = torch.empty_like(x)
-                if type(x) is torch.Tensor:  # a kernel is not launched for tensors without data
-                    out.numpy()[:] = x.detach().numpy() * 3
-                ctx.save_for_backward(out)
-                return out
-
-            @staticmethod
-            def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-                return grads[0] * ctx.saved_tensors[0]
-
-        model = around(lambda x: ByNumpy.apply(x.exp()).sin().exp())
-        plain = copy.deepcopy(model)
-        handle = plan(model, {"1": NOTHING})
-        assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
-        assert handle.stats()[0].dropped_bytes == 2 * X.nbytes  # exp(x) and the last exp; not what numpy wrote, nor sin
-
-    def test_a_tensor_that_is_no_argument_is_not_guessed(self) -> None:
-        outside = torch.ones(4)
-        model = around(lambda x: (x + outside).exp().sin())
-        plain = copy.deepcopy(model)
-        plan(model, {"1": NOTHING})
-        loss = model(X).sum()
-        outside.mul_(2)
-        loss.backward()
-        got = tuple(p.grad for p in model.parameters())
-        outside.div_(2)
-        assert_same(tuple(gradients(plain, X)), got)
-
-
-class TestRandom:
-    def test_only_the_random_ops_that_are_needed_are_replayed(self) -> None:
-        case = apply_zoo.ready("transformer")
-        program = case.programs["layers.1"]
-        masks = [program.ops[op].outputs[0].storage for op in program.random]
-        assert len(masks) == 2
-        everything = set(apply_zoo.holdable(program))
-        for dropped in masks:
-            model = copy.deepcopy(case.model)
-            handle = plan(model, {"layers.1": BlockDecision(tuple(sorted(everything - {dropped})))})
-            assert_same(case.gradients, apply_zoo.run(case.case, model))
-            assert handle.stats()[0].replayed_ops == 3  # empty, bernoulli_, div_
-
-    def test_random_ops_with_nothing_saved_between_them_are_replayed_together(self) -> None:
-        def body(x: torch.Tensor) -> torch.Tensor:
-            first, second = torch.rand(4), torch.rand(4)
-            return x * second + first.sum()
-
-        model = around(body)
-        plain = copy.deepcopy(model)
-        handle = plan(model, {"1": NOTHING})
-        results = []
-        for m in (plain, model):
-            torch.manual_seed(5)
-            results.append((*gradients(m, X), torch.rand(2)))
-        assert_same(*results)
-        assert handle.stats()[0].replayed_ops == 2
-
-
-class TestAutocast:
-    def test_two_forwards_in_one_autocast_region_share_its_weight_casts(self) -> None:
-        case = apply_zoo.ready("transformer, autocast")
-        results = []
-        for planned in (False, True):
-            model = copy.deepcopy(case.model)
-            if planned:
-                plan(model, apply_zoo.keep_nothing(case.programs))
-            torch.manual_seed(1)
-            with torch.autocast("cpu", torch.bfloat16):
-                loss = sum(case.case.loss(model(*case.case.inputs)) for _ in range(2))
-            loss.backward()  # type: ignore[union-attr]
-            results.append(tuple(p.grad for p in model.parameters()))
-        assert_same(*results)
-
-    def test_a_backward_under_autocast_replays_the_ops_as_they_were(self) -> None:
-        model = around(lambda x: torch.mm(x, x.t()).exp())
-        plain = copy.deepcopy(model)
-        plan(model, {"1": NOTHING})
-        results = []
-        for m in (plain, model):
-            loss = m(X).sum()
-            with torch.autocast("cpu", torch.bfloat16):
-                loss.backward()
-            results.append(tuple(p.grad for p in m.parameters()))
-        assert_same(*results)

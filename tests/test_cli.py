@@ -361,3 +361,18 @@ def test_no_color_is_honoured() -> None:
     text = on_a_terminal(["estimate", "train.py:good"], NO_COLOR="1")
     assert "\x1b[1;32m" not in text
     assert "fits" in text
+
+
+def test_several_gpus_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    target = f"{tmp_path}/train.py:good"
+    assert main(["estimate", target, "--fsdp", "4", "--gpus-per-node", "2", "--inter-node-gbps", "1", "--json"]) == 0
+    estimate = json.loads(capsys.readouterr().out)
+    assert estimate["parallelism"] == "FSDP2 over 4 GPUs"
+    # Gathered and reduced once: 64 bytes of weights and 16 of biases, in three steps, one of them across nodes, by LL.
+    assert estimate["communication_ms"] == pytest.approx(2 * (6.6 + 2 * 0.6 + 2.7) / 1e3, rel=0.1)
+    assert estimate["exposed_communication_ms"] >= 0
+    assert main(["estimate", target, "--ddp", "2"]) == 0
+    assert "DDP over 2 GPUs; all figures are of one of them" in capsys.readouterr().out
+    assert main(["estimate", target, "--intra-node-gbps", "100"]) == 2
+    assert "pass --fsdp N or --ddp N" in capsys.readouterr().err

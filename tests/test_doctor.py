@@ -36,7 +36,7 @@ def test_without_a_gpu_everything_works_but_what_needs_one(
     assert re.fullmatch(r"ok  ghost GPU     a step was estimated in \d+\.\d s", lines[3])
     assert lines[4].startswith("--  GPU           torch sees none; estimate and plan need none; hint: ")
     assert lines[5] == "--  driver        no nvidia-smi here"
-    assert [line.split()[1] for line in lines[6:-1]] == ["transformers", "accelerate"]
+    assert [line.split()[1] for line in lines[6:-1]] == ["transformers", "accelerate", "torchtitan", "ray"]
     assert lines[-1] == "every command works here but verify and calibrate, which need a GPU"
 
 
@@ -114,6 +114,6 @@ def test_what_fails_is_a_finding_and_not_a_traceback(monkeypatch: pytest.MonkeyP
 
 
 def test_an_extra_that_is_missing_says_what_it_is_for() -> None:
-    assert str(doctor._extra("no-such-extra", "nothing")) == (
-        "--  no-such-extra not installed; it is for nothing; hint: pip install 'trainfit[hf]'"
+    assert str(doctor._extra("no-such-extra", "nothing", "leave it")) == (
+        "--  no-such-extra not installed; it is for nothing; hint: leave it"
     )

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 import trainfit
+from trainfit._time_estimate import share_not_hidden
+from trainfit.cost import network_of, pricing_for
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.records import Category, Op, Phase, TensorRef, Trace
@@ -238,7 +240,7 @@ def test_a_step_leaves_no_process_group_behind() -> None:
 def test_a_process_that_has_a_group_of_its_own_is_told_so(tmp_path: Any) -> None:
     torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
     try:
-        with pytest.raises(trainfit.errors.UsageError, match="process group of its own"):
+        with pytest.raises(trainfit.errors.UsageError, match="a process group of its own"):
             trace_step(make_step(trainfit.FSDP(world_size=4)), H200)
     finally:
         torch.distributed.destroy_process_group()
@@ -291,3 +293,61 @@ def test_the_copies_around_collectives_take_tables(
 ) -> None:
     op = Op(f"fsdp.{name}.default", Phase.BACKWARD, "", args, (("out", out),), ())
     assert hidden_memory(H200, "2.11.0").temporaries(op) == (nbytes,)
+
+
+def test_recomputation_costs_less_where_the_gpu_would_wait_for_collectives() -> None:
+    fsdp = trainfit.FSDP(world_size=4)
+    blocks = ["blocks.0", "blocks.1"]
+    pricing = pricing_for(H200)
+    trace = trace_of(fsdp)
+    slow, fast = (replace(pricing, network=network_of(H200, intra_gb_per_s=rate)) for rate in (1e-4, 1e9))
+    work_ns = 10**6
+    # At 0.1 MB/s a block's gradients take 5 ms to reduce, and its parameters as long to gather, one after the other: a
+    # millisecond of work before either block's backward passes while something is under way.
+    assert share_not_hidden(trace, slow, blocks, work_ns) == pytest.approx(0.0, abs=0.01)
+    assert share_not_hidden(trace, fast, blocks, 10**8) == pytest.approx(1.0, abs=0.01)
+
+
+def test_a_plan_for_a_rank_is_what_the_planned_rank_takes() -> None:
+    mixed = trainfit.FSDP(world_size=4, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    step = replace(make_step(mixed), batch=(torch.zeros(4096, 6),))
+    plan = trainfit.plan(step, "h200", budget="min", memory="allocated")
+    assert plan.predicted.parallelism == "FSDP2 over 4 GPUs"
+    assert {block for decision in plan.decisions for block in decision.blocks} <= {"blocks.0", "blocks.1"}
+    assert plan.decisions
+
+    def planned() -> nn.Module:
+        model = Model()
+        plan.apply(model, strict=True)
+        return model
+
+    estimate = trainfit.estimate(replace(step, model=planned), "h200")
+    assert estimate.peak_allocated_bytes == plan.predicted.peak_allocated_bytes
+    assert estimate.peak_allocated_bytes < trainfit.estimate(step, "h200").peak_allocated_bytes
+
+
+def tensor_parallel() -> nn.Module:
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 64, bias=False))
+    mesh = torch.distributed.init_device_mesh("cuda", (4,))
+    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+
+
+def test_tensor_parallel_estimates_follow_the_local_shapes() -> None:
+    step = trainfit.Step(model=tensor_parallel, batch=(torch.zeros(8, 64),), loss=torch.sum)
+    with trainfit.ranks(4):
+        trace = trace_step(step, H200)
+        estimate = trainfit.estimate(step, "h200")
+    products = [refs(op) for op in named(trace, "aten.mm.default")]
+    assert products[:2] == [
+        [("float32", (8, 64)), ("float32", (64, 64))],
+        [("float32", (8, 64)), ("float32", (64, 64))],
+    ]
+    (total,) = named(trace, "_c10d_functional.all_reduce.default")
+    assert (refs(total), ranks(total)) == ([("float32", (8, 64))], (0, 1, 2, 3))
+    # A quarter of two weights of 64 x 256, and AdamW's two states of each.
+    assert estimate.breakdown_bytes["parameters"] == 2 * 64 * 64 * 4
+    assert estimate.breakdown_bytes["optimizer"] == 2 * 2 * 64 * 64 * 4
+    assert estimate.time is not None
+    assert estimate.time.communication_ms > 0

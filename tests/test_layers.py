@@ -31,6 +31,9 @@ ALLOWED = {
     "apply": {"errors", "ghost", "gpus", "parallel", "records", "stacks", "step", "torch_compat", "trace"},
     "cost": {"errors", "gpus", "records"},
     "calibrate": {"cost", "errors", "gpus", "progress", "torch_compat"},
+    "autosac": {
+        *("calibrate", "cost", "errors", "ghost", "gpus", "records", "simulate", "solve", "torch_compat", "trace"),
+    },
     "presets": {"errors", "step"},
     "solve": {"records"},
     "fingerprint": set(),
@@ -45,11 +48,11 @@ ALLOWED = {
         *("__init__", "_estimate", "_plan_record", "_time_estimate", "apply", "cost", "errors", "fingerprint"),
         *("gpus", "progress", "records", "simulate", "solve", "step", "trace", "units"),
     },
-    "_verify": {"_plan_record", "errors", "gpus", "records", "step", "units"},
+    "_verify": {"_plan_record", "errors", "gpus", "progress", "records", "step", "units"},
     "_profile": {"cost", "gpus", "records", "simulate"},
     "_report": {
         *("__init__", "_estimate", "_plan", "_plan_record", "_profile", "_verify", "apply", "errors", "fingerprint"),
-        *("gpus", "progress", "records", "report", "solve", "step", "trace"),
+        *("gpus", "progress", "records", "report", "solve", "step", "units"),
     },
     "huggingface": {"_plan_record", "apply", "errors"},
     "torchtitan": {"_plan_record", "apply"},
@@ -59,6 +62,7 @@ ALLOWED = {
     "__main__": {"cli"},
 }
 IMPORT_TORCH = {
+    "autosac",
     "apply",
     "calibrate",
     "ghost",

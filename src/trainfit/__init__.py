@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trainfit._verify import verify as verify
     from trainfit.ghost import assume_size as assume_size
     from trainfit.ghost import ghost_gpu as ghost_gpu
+    from trainfit.parallel import ranks as ranks
     from trainfit.sweeps import SweepResult as SweepResult
     from trainfit.sweeps import sweep as sweep
 
@@ -43,6 +44,7 @@ __all__ = [
     "ghost_gpu",
     "plan",
     "plan_frontier",
+    "ranks",
     "sweep",
     "verify",
 ]
@@ -57,6 +59,7 @@ _HOMES = {
     "verify": "trainfit._verify",
     "assume_size": "trainfit.ghost",
     "ghost_gpu": "trainfit.ghost",
+    "ranks": "trainfit.parallel",
     "SweepResult": "trainfit.sweeps",
     "sweep": "trainfit.sweeps",
 }

@@ -21,7 +21,6 @@ from trainfit.records import Category, PeakMoment, TimelinePoint, Trace
 from trainfit.report import text
 from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.step import Step
-from trainfit.trace import trace_step
 from trainfit.units import format_bytes, parse_bytes
 
 ALLOCATORS: tuple[AllocatorMode, ...] = ("classic", "expandable")
@@ -57,6 +56,8 @@ class Estimate:
     timeline: tuple[TimelinePoint, ...]
     """Allocated bytes per category after each op of the step."""
     not_modelled: tuple[str, ...]
+    parallelism: str | None = None
+    """How the step is spread over GPUs, this being one of them; None where there is one."""
     time: TimeEstimate | None = None
     """How long the step takes; None in an estimate that was read from a plan's file."""
     source: Any = field(default=None, repr=False, compare=False)
@@ -90,6 +91,7 @@ class Estimate:
             "peak_at": {"phase": self.peak_at.phase.value, "op": self.peak_at.op, "module": self.peak_at.module},
             "breakdown_bytes": dict(self.breakdown_bytes),
             "num_parameters": self.num_parameters,
+            "parallelism": self.parallelism,
             "trace_seconds": round(self.trace_seconds, 3),
             "not_modelled": list(self.not_modelled),
             **(self.time.to_json_dict() if self.time is not None else {}),
@@ -111,6 +113,13 @@ class Estimate:
 
     def __str__(self) -> str:
         return text.render(text.estimate_view(self))
+
+
+def trace_step(step: Step, gpu: Gpu) -> Trace:
+    """The stage `trace`, which is imported when it is needed: an Estimate is read from a file without torch."""
+    from trainfit import trace
+
+    return trace.trace_step(step, gpu)
 
 
 def estimate(
@@ -146,6 +155,7 @@ def estimate(
     return replace(
         result,
         budget_bytes=budget_bytes,
+        parallelism=step.parallelism,
         trace_seconds=trace_seconds,
         timeline=timed_points(trace, result.timeline, step_time.op_ends_ns),
         time=with_throughput(step_time, step),

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import Any, Literal
 
 import trainfit
-from trainfit._estimate import Estimate, estimate_trace, free_bytes
+from trainfit._estimate import Estimate, estimate_trace, free_bytes, network_of_step
 from trainfit._plan_record import SCHEMA, Decision, MemoryKind, Plan, Row, for_plan
-from trainfit._time_estimate import time_step
+from trainfit._time_estimate import share_not_hidden, time_step
 from trainfit.apply import apply_decisions, record_blocks, structure_of
 from trainfit.cost import Pricing, issue_times_ns, price_with, pricing_for
 from trainfit.errors import InfeasibleBudget, UsageError
@@ -30,6 +30,7 @@ from trainfit.solve import (
     Choice,
     Found,
     Infeasible,
+    Option,
     PlannedTraces,
     Problem,
     Search,
@@ -39,12 +40,14 @@ from trainfit.solve import (
     build_graph,
     frontier,
     greedy,
+    rerun,
     resident_storages,
     summarize,
 )
+from trainfit.solve.graph import BlockGraph
 from trainfit.solve.search import Kept
 from trainfit.step import Step
-from trainfit.trace import trace_step
+from trainfit.trace import garbage_collection_off, trace_step
 from trainfit.trace.placement import place_model
 from trainfit.units import format_bytes, parse_bytes
 
@@ -68,17 +71,18 @@ def plan(
     `budget` is a size ("27GiB", "90%" of the GPU), or "min" for the smallest that works; when None, the GPU's memory
     less the driver's context and a margin of 2%. `memory` says which peak it binds. Raises InfeasibleBudget.
     """
-    planner = Planner(step, find_gpu(gpu), memory, allocator)
-    return planner.plan(budget)
+    with garbage_collection_off():  # a trace is many objects that stay
+        return Planner(step, find_gpu(gpu), memory, allocator).plan(budget)
 
 
 def plan_frontier(
     step: Step, gpu: str = "h200", *, memory: MemoryKind = "reserved", allocator: AllocatorMode = "classic"
 ) -> tuple[Plan, ...]:
     """Plans from the smallest peak to that of recomputing nothing; their times fall as their budgets rise."""
-    planner = Planner(step, find_gpu(gpu), memory, allocator)
-    points = planner.search.frontier(FRONTIER_POINTS)
-    return tuple(planner.make_plan(found, budget_bytes) for budget_bytes, found in points)
+    with garbage_collection_off():
+        planner = Planner(step, find_gpu(gpu), memory, allocator)
+        points = planner.search.frontier(FRONTIER_POINTS)
+        return tuple(planner.make_plan(found, budget_bytes) for budget_bytes, found in points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +155,7 @@ class Planner:
             memory=memory,
             class_of=tuple(class_index[by_name[name]] for name in memory.blocks),
             graphs=graphs,
-            menus=tuple(frontier(graph) for graph in graphs),
+            menus=tuple(map(_menu, classes, graphs)),
             base_ns=self.verdict(self._base[1]).step_ns,
         )
 
@@ -212,27 +216,31 @@ class Planner:
         """The option of each block that recomputes something."""
         blocks = zip(self.problem.memory.blocks, choice.options, strict=True)
         options = ((name, choice.problem.option(block, index)) for block, (name, index) in enumerate(blocks))
-        return {name: option for name, option in options if option.replayed}
+        return {name: CHECKPOINTED if option.is_rerun else option for name, option in options if option.replayed}
 
     def judge(self, choice: Choice) -> Verdict:
         """What the step takes when each block keeps these storages: applied to the ghost model, traced, simulated."""
         problem, by_name, kept = self.problem, dict(self._programs), choice.kept()
         decisions = {
-            name: BlockDecision(kept=storages, structure=structure_of(by_name[name]))
+            name: BlockDecision(kept=storages or (), structure=structure_of(by_name[name]), rerun=storages is None)
             for block, (name, storages) in enumerate(zip(problem.memory.blocks, kept, strict=True))
             if storages != problem.option(block, 0).kept
         }
+        with part_of(f"plan {len(self._judged) + 1}"):
+            trace = self.planned_trace(decisions)
+        self._judged[kept] = self.estimate(trace)
+        tell("solving")
+        return self.verdict(self._judged[kept])
+
+    def planned_trace(self, decisions: Mapping[str, BlockDecision]) -> Trace:
+        """The step with these decisions applied to its model, on the ghost GPU."""
 
         def planned_model() -> Any:
             model = place_model(self.step.model)
             apply_decisions(model, decisions, strict=True)
             return model
 
-        with part_of(f"plan {len(self._judged) + 1}"):
-            trace = trace_step(replace(self.step, model=planned_model), self.gpu)
-        self._judged[kept] = self.estimate(trace)
-        tell("solving")
-        return self.verdict(self._judged[kept])
+        return trace_step(replace(self.step, model=planned_model), self.gpu)
 
     def verdict(self, estimate: Estimate) -> Verdict:
         """An estimate as the search sees it: the peak that the budget binds, and the time."""
@@ -240,22 +248,26 @@ class Planner:
         return Verdict(peak_bytes, round(estimate.step_time_ms * 1e6))
 
     def _recompute_ns(self, program: BlockProgram) -> list[int]:
-        """What each op adds to the step when it is replayed: its kernels, or where the GPU waits for the CPU, more."""
+        """What each op adds to the step when it is replayed: its kernels, less what hides behind communication, or
+        where the GPU waits for the CPU, more."""
         costs = price_with(program.ops, self._pricing)
         gpu_ns = [cost.time_ns and cost.time_ns + KERNEL_GAP_NS for cost in costs]
-        time = self._base[1].time
+        trace, time = self._base[0], self._base[1].time
         if time is None or not time.launch_bound:
-            return gpu_ns
+            blocks = [name for name, other in self._programs if other is program]
+            share = share_not_hidden(trace, self._pricing, blocks, sum(gpu_ns))
+            return [round(share * ns) for ns in gpu_ns]
         host_ns = issue_times_ns(program.ops, [cost.kernels for cost in costs], self._pricing.profile.host)
         return [max(pair) for pair in zip(gpu_ns, host_ns, strict=True)]
 
     @cached_property
     def _pricing(self) -> Pricing:
-        return pricing_for(self.gpu)
+        return replace(pricing_for(self.gpu), network=network_of_step(self.step, self.gpu))
 
     def estimate(self, trace: Trace) -> Estimate:
         """Memory and time of a traced step."""
-        return replace(estimate_trace(trace, self.gpu, self.allocator), time=time_step(trace, self._pricing))
+        estimate = estimate_trace(trace, self.gpu, self.allocator)
+        return replace(estimate, parallelism=self.step.parallelism, time=time_step(trace, self._pricing))
 
     @cached_property
     def _fingerprint(self) -> tuple[str, ...]:
@@ -306,10 +318,20 @@ class Planner:
                 recompute_ns=option.recompute_ns,
                 structure=structure_of(by_name[blocks[0]]),
                 kept=option.kept,
+                rerun=option.is_rerun,
             )
             for (class_index, index), blocks in groups.items()
             for option in (problem.menus[class_index][index],)
         )
+
+
+def _menu(program: BlockProgram, graph: BlockGraph) -> tuple[Option, ...]:
+    """The frontier, and last the block checkpointed, unless running it again would do more than compute."""
+    does_more = any("batch_norm" in op.name for op in program.ops) or any(
+        "c10d" in program.ops[op].name for op in program.opaque
+    )
+    num_ops = max(program.saved_after, default=0)
+    return frontier(graph) if does_more or not num_ops else (*frontier(graph), rerun(graph, num_ops))
 
 
 def describe_batch(batch: Mapping[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     recompute_ns: int  # per block
     structure: str | None  # fingerprint of the program that `kept` is about
     kept: tuple[int, ...]  # storage numbers of the block's program
+    rerun: bool = False  # nothing is kept, and the whole forward is run again
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -86,7 +87,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def block_decisions(self) -> dict[str, BlockDecision]:
         """What each planned block keeps."""
         return {
-            block: BlockDecision(kept=decision.kept, structure=decision.structure)
+            block: BlockDecision(kept=decision.kept, structure=decision.structure, rerun=decision.rerun)
             for decision in self.decisions
             for block in decision.blocks
         }

@@ -8,6 +8,7 @@ file has and says what it lacks.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,21 @@ from trainfit._plan import Planner, describe_batch
 from trainfit._plan_record import Plan
 from trainfit._profile import profile_step
 from trainfit._verify import Verification
-from trainfit.apply import apply_decisions, structure_of
+from trainfit.apply import structure_of
 from trainfit.errors import BadPlan, UsageError
 from trainfit.fingerprint import first_difference
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.progress import tell
+from trainfit.progress import part_of, tell
 from trainfit.records import BlockProgram, Op, Phase, StepProfile, Trace
 from trainfit.report import view
 from trainfit.report.plan_text import blocks_in_words
 from trainfit.report.strip import BlockClass, BlockValue
-from trainfit.solve import evaluate
+from trainfit.solve import Choice, Option, Verdict, evaluate
 from trainfit.solve.graph import BlockGraph
 from trainfit.step import Step
-from trainfit.trace import trace_step
-from trainfit.trace.placement import place_model
+from trainfit.units import format_bytes
 
-FRONTIER_POINTS = 8
+FRONTIER_CHOICES = 13
 
 
 def estimate_page(estimate: Estimate, *, command: str | None = None) -> view.Page:
@@ -87,6 +87,7 @@ def plan_details(plan: Plan, planner: Planner) -> view.PlanDetails:
     trace, estimate = planner._base
     planned = _planned_trace(plan, planner)
     after = planner.estimate(planned)
+    _check_predicted(plan, after)
     assert after.time is not None
     after = replace(after, budget_bytes=plan.budget_bytes, time=with_throughput(after.time, planner.step))
     return view.PlanDetails(
@@ -108,6 +109,17 @@ def load_verification(path: str | Path) -> Verification:
         raise BadPlan(f"{path} is no verification: {error}", hint=hint) from error
 
 
+def _check_predicted(plan: Plan, found: Estimate) -> None:
+    """The model and the batch are the plan's; this is about the rest: the optimizer, autocast, ranks, torch."""
+    peaks = [(e.peak_allocated_bytes, e.peak_reserved_bytes) for e in (plan.predicted, found)]
+    if peaks[0] != peaks[1]:
+        predicted, here = (f"{format_bytes(allocated)} allocated" for allocated, _ in peaks)
+        raise BadPlan(
+            f"the plan predicts {predicted} on torch {plan.torch}, and the step as named takes {here} on {found.torch}",
+            hint="name the target, ranks and torch that the plan was made with, or no target",
+        )
+
+
 def _check_measured(plan: Plan, measured: Verification) -> None:
     predicted = plan.predicted.peak_allocated_bytes, plan.predicted.peak_reserved_bytes, plan.predicted_step_ns
     if predicted != (
@@ -122,27 +134,16 @@ def _check_measured(plan: Plan, measured: Verification) -> None:
 
 
 def _planned_trace(plan: Plan, planner: Planner) -> Trace:
-    """The planned step on the ghost GPU."""
-    tell("tracing the planned step")
-    decisions = plan.block_decisions()
-
-    def planned_model() -> Any:
-        model = place_model(planner.step.model)
-        apply_decisions(model, decisions, strict=True)
-        return model
-
-    return trace_step(replace(planner.step, model=planned_model), planner.gpu)
+    with part_of("the plan"):
+        return planner.planned_trace(plan.block_decisions())
 
 
 def _profile(planned: Trace, plan: Plan, planner: Planner) -> StepProfile:
     """The planned step op by op; what is replayed has the module of the op that it repeats."""
     profile = profile_step(planned, planner._pricing, plan.allocator)
-    programs, graphs = dict(planner._programs), dict(_graphs(planner).values())
-    replayed = {}
-    for block, decision in plan.block_decisions().items():
-        option = evaluate(graphs[programs[block]], decision.kept)
-        assert option is not None, "the planned step has just been run"
-        replayed[block] = [programs[block].ops[op] for op in option.replayed]
+    programs = dict(planner._programs)
+    options = _options(plan, planner).items()
+    replayed = {block: [programs[block].ops[op] for op in option.replayed] for block, option in options}
     # Only now: no module is called in a replay, and what the CPU takes depends on which are called.
     return replace(profile, trace=replace(planned, ops=_named_replays(planned.ops, replayed)))
 
@@ -177,15 +178,44 @@ def _graphs(planner: Planner) -> dict[int, tuple[BlockProgram, BlockGraph]]:
 
 
 def _points(plan: Plan, planner: Planner) -> tuple[view.FrontierPoint, ...]:
-    """The frontier with the plan on it."""
-    tell("solving the frontier")
+    """The plan, and what none of the others beats of some choices from the smallest peak to recomputing nothing."""
     row = plan.rows[-1]
-    points = [view.FrontierPoint(row.peak_bytes, row.step_ns, _in_words(plan.decisions), is_plan=True)]
-    for choice, verdict in planner.search.outline(FRONTIER_POINTS):
-        if (verdict.peak_bytes, verdict.step_ns) != (row.peak_bytes, row.step_ns):
-            words = _in_words(planner._decisions(choice))
-            points.append(view.FrontierPoint(verdict.peak_bytes, verdict.step_ns, words, is_plan=False))
-    return tuple(sorted(points, key=lambda point: point.peak_bytes))
+    mine = view.FrontierPoint(row.peak_bytes, row.step_ns, _in_words(plan.decisions), is_plan=True)
+    weigh = _scales(plan, planner)
+    points = [mine]
+    choices = planner.search.outline(FRONTIER_CHOICES)
+    for number, choice in enumerate(choices, start=1):
+        tell("simulating the frontier", number, len(choices))
+        verdict = weigh(choice)
+        words = _in_words(planner._decisions(choice))
+        points.append(view.FrontierPoint(verdict.peak_bytes, verdict.step_ns, words, is_plan=False))
+    best = [mine]
+    for point in sorted(points, key=lambda point: (point.peak_bytes, point.step_ns)):
+        is_beaten = any(p.peak_bytes <= point.peak_bytes and p.step_ns <= point.step_ns for p in best)
+        if not is_beaten:
+            best.append(point)
+    return tuple(sorted(best, key=lambda point: point.peak_bytes))
+
+
+def _scales(plan: Plan, planner: Planner) -> Callable[[Choice], Verdict]:
+    """By traces that are written without running the step, if they are right about the plan; else by running it."""
+    row = plan.rows[-1]
+    if all(map(planner._planned_traces.knows, planner.problem.memory.blocks)):
+        written = planner._written(_options(plan, planner))
+        if (written.peak_bytes, written.step_ns) == (row.peak_bytes, row.step_ns):
+            return lambda choice: planner._written(planner._ways(choice))
+    return planner.judge
+
+
+def _options(plan: Plan, planner: Planner) -> dict[str, Option]:
+    """What each planned block keeps and replays."""
+    programs, graphs = dict(planner._programs), dict(_graphs(planner).values())
+    options = {}
+    for block, decision in plan.block_decisions().items():
+        option = evaluate(graphs[programs[block]], decision.kept)
+        assert option is not None, "the planned step has been run"
+        options[block] = option
+    return options
 
 
 def _in_words(decisions: Any) -> tuple[str, ...]:

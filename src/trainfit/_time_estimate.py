@@ -86,10 +86,7 @@ class TimeEstimate:
 
 def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     """The time of a steady step of `trace`."""
-    sections = (trace.sections[index] for index in trace.steady_step)
-    ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
-    costs = price_with(ops, pricing)
-    issue_ns = issue_times_ns(ops, [cost.kernels for cost in costs], pricing.profile.host)
+    ops, costs, issue_ns = _steady_step(trace, pricing)
     played = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs])
     silent_ns = [0 if cost.rule == COLLECTIVE else cost.time_ns for cost in costs]
     busy_ns, step_ns = sum(silent_ns), played.step_ns
@@ -118,6 +115,37 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
         communication_ms=communication_ns / 1e6,
         exposed_communication_ms=exposed_ns / 1e6,
     )
+
+
+def share_not_hidden(trace: Trace, pricing: Pricing, blocks: Sequence[str], work_ns: int) -> float:
+    """The share of `work_ns` more work before each block's backward by which the step gets longer, on the average of
+    the blocks; less than 1 where the GPU would wait for collectives in the meantime."""
+    ops, costs, issue_ns = _steady_step(trace, pricing)
+    gpu_ns = [cost.time_ns for cost in costs]
+    if work_ns == 0 or not any(op.stream for op in ops):
+        return 1.0
+    step_ns = simulate_time(ops, issue_ns, gpu_ns).step_ns
+    shares = []
+    for block in blocks:
+        first = next((number for number, op in enumerate(ops) if _is_backward_of(block, op) and gpu_ns[number]), None)
+        if first is not None:
+            slower = simulate_time(ops, issue_ns, [*gpu_ns[:first], gpu_ns[first] + work_ns, *gpu_ns[first + 1 :]])
+            shares.append((slower.step_ns - step_ns) / work_ns)
+    return sum(shares) / len(shares) if shares else 1.0
+
+
+def _is_backward_of(block: str, op: Op) -> bool:
+    """Whether the op is the block's own work: the copies of its parameters, which come before any replay, are not."""
+    is_own = op.phase is Phase.BACKWARD and op.stream == 0 and op.name.startswith("aten.")
+    return is_own and f"{op.module}.".startswith(f"{block}.")
+
+
+def _steady_step(trace: Trace, pricing: Pricing) -> tuple[list[Op], tuple[OpCost, ...], tuple[int, ...]]:
+    """The ops of a steady step, what each costs, and what the CPU takes to issue it."""
+    sections = (trace.sections[index] for index in trace.steady_step)
+    ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
+    costs = price_with(ops, pricing)
+    return ops, costs, issue_times_ns(ops, [cost.kernels for cost in costs], pricing.profile.host)
 
 
 def timed_points(trace: Trace, points: Iterable[TimelinePoint], op_ends_ns: Sequence[int]) -> tuple[TimelinePoint, ...]:

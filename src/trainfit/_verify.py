@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from trainfit._plan_record import MemoryKind, Plan
 from trainfit.errors import BadStep, NoGpu, PlanMismatch
 from trainfit.gpus.catalogue import find_gpu
+from trainfit.progress import tell
 from trainfit.records import BlockDecision
 from trainfit.step import Step
 from trainfit.units import format_bytes
@@ -93,7 +94,7 @@ class Verification:
     unplanned: Measured | None
     """None if the unplanned step does not fit on the GPU."""
     checkpointed_blocks: tuple[str, ...]
-    """Blocks that did not do what the plan says and were checkpointed as a whole."""
+    """Blocks that did not do what the plan says and were checkpointed as a whole for that reason."""
     deterministic: bool
     """Whether gradients were made with deterministic kernels."""
     gradients: Gradients | None
@@ -178,13 +179,18 @@ def verify(plan: Plan, step: Step) -> Verification:
 
     if not torch.cuda.is_available():
         raise NoGpu("verify runs the step, and torch finds no GPU", hint="run it on a machine with the plan's GPU")
+    tell("building the model")
     run = _Run(step, "cuda")
     handle = plan.apply(run.model)
+    tell("running the planned step")
     planned = _measure(run)
-    checkpointed = tuple(stats.name for stats in handle.stats() if stats.reruns)
+    decisions = plan.block_decisions()
+    checkpointed = tuple(stats.name for stats in handle.stats() if stats.reruns and not decisions[stats.name].rerun)
     handle.remove()
+    tell("running the step without the plan")
     unplanned = _if_it_fits(lambda: _measure(run))
     run.optimizer.state.clear()
+    tell("comparing gradients")
     deterministic, gradients, noise = _gradients(run, plan, step)
     return Verification(
         gpu=torch.cuda.get_device_name(),

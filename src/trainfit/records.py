@@ -241,3 +241,4 @@ class BlockDecision:
 
     kept: tuple[int, ...]  # storage numbers of the block's program, ascending
     structure: str | None = None  # fingerprint of the program it was made for (any input sizes); None: not checked
+    rerun: bool = False  # nothing is kept but the inputs, and the whole forward is run again, as in checkpointing

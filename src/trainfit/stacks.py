@@ -29,3 +29,22 @@ def find_blocks(model: nn.Module) -> list[str]:
 
     search(model, "")
     return found
+
+
+def find_parts(model: nn.Module) -> list[str]:
+    """What can be planned: the blocks, or where nothing is repeated the outermost modules that have parameters."""
+    blocks = find_blocks(model)
+    if blocks:
+        return blocks
+    found: list[str] = []
+
+    def search(module: nn.Module, name: str) -> None:
+        for key, child in module.named_children():
+            path = f"{name}.{key}" if name else key
+            if isinstance(child, (nn.ModuleList, nn.ModuleDict)):  # nobody calls these
+                search(child, path)
+            elif any(True for _ in child.parameters()):
+                found.append(path)
+
+    search(model, "")
+    return found

@@ -86,3 +86,11 @@ class Step:
     """How the model is sharded over ranks; the step is then that of one rank."""
     ddp: DDP | None = None
     """How the model is replicated over ranks."""
+
+    @property
+    def parallelism(self) -> str | None:
+        """How the step is spread over GPUs, in words; None where there is one."""
+        if self.fsdp is not None:
+            shards = "" if self.fsdp.hsdp is None else f", sharded over {self.fsdp.hsdp}"
+            return f"FSDP2 over {self.fsdp.world_size} GPUs{shards}"
+        return None if self.ddp is None else f"DDP over {self.ddp.world_size} GPUs"

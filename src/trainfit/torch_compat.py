@@ -129,6 +129,11 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+def is_fake_mode_on() -> bool:
+    """Whether a FakeTensorMode is on; it comes after all other modes, whenever it was entered."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+
+
 def active_modes() -> list[Any]:
     """The dispatch modes that are on, outermost first."""
     return _get_current_dispatch_mode_stack()

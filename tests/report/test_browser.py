@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser import Browser, Tab
-from conftest import HOSTILE
+from small_model import HOSTILE
 
 import trainfit
 

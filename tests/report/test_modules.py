@@ -32,7 +32,7 @@ AFTER = profile_of(
 
 
 def test_equal_modules_are_one_row_with_sums() -> None:
-    assert module_rows(BEFORE, None) == (
+    assert module_rows(BEFORE) == (
         ModuleRow("(outside modules)", 1, 5, None, 10, 0, 0),
         ModuleRow("layers.0-1.mlp", 2, 60, None, 20, 20, 0),
         ModuleRow("head", 1, 0, None, 10, 10, 0),

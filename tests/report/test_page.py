@@ -10,8 +10,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from conftest import HOSTILE
+import torch
 from profiles import ACTIVATIONS, BACKWARD, FORWARD, PARAMETERS, RECOMPUTE, Row, profile_of
+from small_model import HOSTILE
 
 import trainfit
 from trainfit._report import estimate_page, plan_page
@@ -21,6 +22,7 @@ from trainfit.cli import main
 from trainfit.errors import BadPlan
 from trainfit.report import html, view
 from trainfit.report.strip import KEPT, RECOMPUTED, BlockClass, BlockValue, strips
+from trainfit.units import format_bytes
 
 SECTIONS = "measured comparison frontier memory breakdown decisions modules time assumptions provenance".split()
 
@@ -65,6 +67,14 @@ def test_the_memory_shown_is_the_memory_predicted(page: view.Page, plan: trainfi
     assert len(after.recomputing) == 1
 
 
+def test_the_peak_is_described_in_the_markup_itself(page: view.Page, plan: trainfit.Plan) -> None:
+    shown = html.render(page).split("<figure>")[2]  # the second timeline
+    breakdown = plan.predicted.breakdown_bytes
+    assert f">{format_bytes(plan.predicted.peak_allocated_bytes)}</span>" in shown
+    assert f"activations <b>{format_bytes(breakdown['activations'])}</b>" in shown
+    assert f'<code class="op">{plan.predicted.peak_at.op}</code>' in shown
+
+
 def test_what_is_recomputed_is_found_in_its_own_module(page: view.Page) -> None:
     again = {row.name for row in page.modules if row.recompute_ns}
     assert again == {"layers.1.up", f"layers.1.{HOSTILE}"}
@@ -101,6 +111,12 @@ def test_a_value_that_is_held_for_a_replay_only_is_kept_or_not_there(plan: train
     assert [(group.label, group.states) for group in strip.groups] == [("layers.0", ("",)), ("layers.1", (KEPT,))]
 
 
+def test_what_was_measured_is_drawn_over_what_was_predicted(plan_file: Path) -> None:
+    text = plan_file.read_text()
+    assert text.count("measured peak 97.6 MiB") == 1  # the plan's; the unplanned step was not measured
+    assert text.count('class="dot measured') == 1
+
+
 def test_the_result_can_be_downloaded_as_it_is(plan_file: Path, plan: trainfit.Plan) -> None:
     found = re.search(r'id="result">(.*?)</script>', plan_file.read_text(), re.DOTALL)
     assert found is not None
@@ -131,6 +147,16 @@ def test_an_estimate_has_a_page_of_its_own(step: trainfit.Step) -> None:
     assert shown == [name for name in SECTIONS if name not in ("measured", "comparison", "frontier", "decisions")]
     assert page.missing is None
     assert estimate_page(replace(estimate, source=None)).missing is not None
+
+
+def test_a_plan_that_recomputes_nothing_shows_its_step_once(step: trainfit.Step) -> None:
+    roomy = trainfit.plan(step, "h200")
+    page = plan_page(roomy, roomy.planner)
+    assert page.memory is not None
+    assert [timeline.name for timeline in page.memory.timelines] == ["plan"]
+    assert page.modules[0].held_after_bytes is None
+    assert [point.decisions for point in page.frontier if point.is_plan] == [("every block keeps everything",)]
+    assert sections(html.render(page)) == SECTIONS[1:]
 
 
 def test_notebooks_show_the_page_in_a_frame_of_its_own(plan: trainfit.Plan, step: trainfit.Step) -> None:
@@ -175,6 +201,17 @@ def test_a_plan_that_was_loaded_has_everything_when_its_step_is_named(
     loaded = trainfit.Plan.from_json(plan.to_json())
     loaded.report(tmp_path / "page.html", step)
     assert sections((tmp_path / "page.html").read_text()) == SECTIONS[1:]
+
+
+def test_a_step_that_differs_in_what_the_file_does_not_say_is_refused(
+    plan: trainfit.Plan, step: trainfit.Step, tmp_path: Path
+) -> None:
+    loaded = trainfit.Plan.from_json(plan.to_json())
+    with pytest.raises(BadPlan, match=r"predicts 98\.6 MiB allocated on torch .*, and the step as named takes 97"):
+        loaded.report(tmp_path / "page.html", replace(step, optimizer=torch.optim.SGD))
+    other = replace(step, batch=(torch.empty(8, 64, device="meta"),))
+    with pytest.raises(BadPlan, match=r"for the inputs 0 float32\[4096, 64\], and the target has 0 float32\[8, 64\]"):
+        loaded.report(tmp_path / "page.html", other)
 
 
 def test_eighty_layers_stay_under_400_kilobytes(page: view.Page, plan: trainfit.Plan) -> None:

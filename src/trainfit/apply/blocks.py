@@ -20,6 +20,7 @@ from trainfit.gpus.catalogue import Gpu
 from trainfit.parallel import distribute, ranks_of_step
 from trainfit.records import BlockProgram
 from trainfit.stacks import find_blocks as find_blocks
+from trainfit.stacks import find_parts
 from trainfit.step import Step
 from trainfit.trace.placement import place_batch, place_model
 
@@ -33,7 +34,7 @@ def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> t
         model = place_model(step.model).train()
         called = distribute(model, step).model
         modules = dict(model.named_modules())
-        wanted = find_blocks(model) if names is None else list(names)
+        wanted = find_parts(model) if names is None else list(names)
         if unknown := [name for name in wanted if name not in modules]:
             raise BadDecision(
                 f"the model has no module {unknown[0]!r}", hint="name blocks as model.named_modules() does"

@@ -7,6 +7,8 @@ among that op's outputs; of an op that has changed, everything that can be held 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainfit.apply.replay import structure_of
 from trainfit.errors import PlanMismatch
 from trainfit.records import BlockDecision, BlockProgram
@@ -14,6 +16,8 @@ from trainfit.records import BlockDecision, BlockProgram
 
 def carry_decision(decision: BlockDecision, source: BlockProgram, target: BlockProgram) -> BlockDecision:
     """What `decision`, made for `source`, says about `target`; PlanMismatch where their ops do not pair up."""
+    if decision.rerun:
+        return replace(decision, structure=structure_of(target))
     if len(source.ops) != len(target.ops) or len(_given(source)) != len(_given(target)):
         raise PlanMismatch(
             f"with other kernels the block has {len(target.ops)} ops, the plan's has {len(source.ops)}",

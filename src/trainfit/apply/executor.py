@@ -29,7 +29,7 @@ from trainfit.apply.record import record
 from trainfit.apply.replay import AT_START, plan_replay, structure_of
 from trainfit.apply.rerun import Rerun, Start
 from trainfit.apply.runtime import Call, Packer, holding_submodule_outputs, unpack
-from trainfit.apply.twins import named_tensors, tensors_in
+from trainfit.apply.twins import PLANNED, is_planned, named_tensors, tensors_in
 from trainfit.errors import BadDecision, PlanMismatch
 from trainfit.records import BlockDecision
 
@@ -69,7 +69,8 @@ class Handle:
 
 def apply_decisions(model: nn.Module, decisions: Mapping[str, BlockDecision], *, strict: bool = False) -> Handle:
     """Make the blocks named in `decisions` follow them. Call it when the model has its final modules, before
-    `torch.compile` and `fully_shard`."""
+    `torch.compile` and `fully_shard`. A block may be inside another: what autograd saves in it is its own affair, and
+    the outer block's decision is about the rest."""
     modules = dict(model.named_modules())
     for name in decisions:
         if name not in modules:
@@ -77,11 +78,7 @@ def apply_decisions(model: nn.Module, decisions: Mapping[str, BlockDecision], *,
                 f"the model has no module {name!r}",
                 hint="apply the plan to the model it was made for",
             )
-        if outer := next((other for other in decisions if _is_inside(name, other)), None):
-            raise BadDecision(
-                f"block {name!r} is inside block {outer!r}, and both are planned", hint="plan one of the two"
-            )
-        if "forward" in vars(modules[name]) or hasattr(type(modules[name]), PLANNED):
+        if "forward" in vars(modules[name]) or is_planned(modules[name]):
             raise BadDecision(
                 f"something has replaced the forward of block {name!r} already",
                 hint="remove the earlier plan (handle.remove()), or apply the plan before whatever patches forward",
@@ -91,11 +88,6 @@ def apply_decisions(model: nn.Module, decisions: Mapping[str, BlockDecision], *,
     )
 
 
-def _is_inside(name: str, other: str) -> bool:
-    return name != other and (other == "" or name.startswith(other + "."))
-
-
-PLANNED = "__trainfit_block__"
 ATTENTION_BACKENDS = (
     torch.backends.cuda.flash_sdp_enabled,
     torch.backends.cuda.mem_efficient_sdp_enabled,
@@ -177,6 +169,8 @@ class PlannedBlock:
             with torch.autograd.graph.saved_tensors_hooks(packer, unpack), _holding(module, call):
                 output = self._class.forward(module, *args, **kwargs)
             packer.close()
+            if call.rerun is not None:
+                call.rerun.num_saved = packer.position
             self._hold_sources(call, inputs)
         finally:
             packer.let_go()
@@ -190,7 +184,7 @@ class PlannedBlock:
             device,
             torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
             tuple([self._lookup(name).requires_grad for name in self._tensors]),
-            tuple([attributes(vars(inner())) for inner, attributes in self._settings]),
+            tuple([(is_planned(inner()), attributes(vars(inner()))) for inner, attributes in self._settings]),
             torch.get_deterministic_debug_mode(),
             tuple([is_on() for is_on in ATTENTION_BACKENDS]),
         )
@@ -203,6 +197,8 @@ class PlannedBlock:
         return next((self._lookup(name).device for name in self._tensors), torch.device("cpu"))
 
     def _prepare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled | None:
+        if self._decision.rerun:
+            return None
         try:
             with _RECORDING:
                 recording = record(module, self._class, args, kwargs)

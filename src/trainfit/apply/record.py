@@ -28,7 +28,15 @@ import torch
 from torch import nn
 
 from trainfit import torch_compat
-from trainfit.apply.twins import NotRecordable, Twins, map_tensors, named_tensors, tensors_in, twin_module
+from trainfit.apply.twins import (
+    NotRecordable,
+    Twins,
+    is_planned,
+    map_tensors,
+    named_tensors,
+    tensors_in,
+    twin_module,
+)
 from trainfit.ghost import ghost_gpu
 from trainfit.ghost.dispatch import GhostMode
 from trainfit.ghost.tensor import Ghost
@@ -82,7 +90,7 @@ def record(
     """As `record_block`, with the live calls; `block_class` is the class whose forward runs."""
     inputs = list(tensors_in((args, kwargs)))
     device = _device_of([*inputs, *(tensor for _, tensor in _named(module))])
-    recorder = _Recorder()
+    recorder = _Recorder(_planned_inside(module))
     with _as_it_was(), _without_data(device, gpu, recorder) as place, torch.enable_grad():
         twins = Twins(place)
         twin = twin_module(module, block_class, twins.of, recorder.enter, recorder.leave)
@@ -92,6 +100,12 @@ def record(
             output = block_class.forward(twin, *map_tensors(twins.of, args), **map_tensors(twins.of, kwargs))
         recorder.is_on = False
         return recorder.finish(tensors_in(output))
+
+
+def _planned_inside(module: nn.Module) -> frozenset[str]:
+    """The submodules that are planned blocks themselves: they pack what autograd saves in them."""
+    named = ((name, inner) for name, inner in module.named_modules() if name)
+    return frozenset(name for name, inner in named if is_planned(inner) and inner.training)
 
 
 def _named(module: nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -164,8 +178,9 @@ class _Listening(torch_compat.DispatchMode):
 class _Recorder:
     """Hears every op and every saved tensor; a storage's end is heard too, so that an address means one storage."""
 
-    def __init__(self) -> None:
+    def __init__(self, planned_inside: frozenset[str]) -> None:
         self.is_on = False
+        self._planned_inside = planned_inside
         self._numbers: dict[int, int] = {}  # address of a live storage -> its number
         self._storage_bytes: list[int] = []
         self._freed_after: list[int | None] = []
@@ -194,6 +209,8 @@ class _Recorder:
         self._parameters = tuple((name, self._ref(tensor)) for name, tensor in parameters)
 
     def pack(self, tensor: torch.Tensor) -> None:
+        if not self._planned_inside.isdisjoint(self._modules):
+            return
         self._saved.append(self._ref(tensor))
         self._saved_after.append(len(self._ops))
 

@@ -7,7 +7,7 @@ runs the block's forward again and collects everything that autograd saves there
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,10 +53,14 @@ class Start:
         return Start(GeneratorStates.now(device), autocast, torch.is_autocast_cache_enabled())
 
 
+class _AllSaved(Exception):
+    """Ends a forward that is run again when it has saved what it saved before."""
+
+
 class Rerun:
     """Rebuilds what a call of a block saved by running the block again."""
 
-    __slots__ = ("_args", "_collected", "_forward", "_kwargs", "_name", "_start")
+    __slots__ = ("_args", "_collected", "_forward", "_kwargs", "_name", "_start", "num_saved")
 
     def __init__(
         self, name: str, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], start: Start
@@ -66,6 +70,8 @@ class Rerun:
         self._args, self._kwargs = map_tensors(_cut, (args, kwargs))
         self._start = start
         self._collected: dict[int, torch.Tensor] = {}
+        self.num_saved: int | None = None
+        """How many tensors forward saved, once it is known: what comes after the last is not run again."""
 
     def get(self, save: int) -> torch.Tensor:
         """The tensor that autograd saved as number `save`."""
@@ -89,6 +95,12 @@ class Rerun:
 
     def _run(self) -> None:
         collected: list[torch.Tensor] = []
+
+        def collect(tensor: torch.Tensor) -> None:
+            collected.append(tensor.detach())
+            if len(collected) == self.num_saved:
+                raise _AllSaved
+
         states = GeneratorStates.now(self._start.generators.device)
         with ExitStack() as stack:
             stack.callback(states.restore)
@@ -96,10 +108,9 @@ class Rerun:
             stack.enter_context(torch.enable_grad())
             for kind, dtype, enabled in self._start.autocast:
                 stack.enter_context(torch.autocast(kind, dtype, enabled, self._start.autocast_cache))
-            stack.enter_context(
-                torch.autograd.graph.saved_tensors_hooks(lambda tensor: collected.append(tensor.detach()), _refuse)
-            )
-            self._forward(*map_tensors(_cut, self._args), **map_tensors(_cut, self._kwargs))
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(collect, _refuse))
+            with suppress(_AllSaved):
+                self._forward(*map_tensors(_cut, self._args), **map_tensors(_cut, self._kwargs))
         self._collected = dict(enumerate(collected))
 
 

@@ -20,6 +20,14 @@ from trainfit.ghost.tensor import Ghost
 PLAIN_TYPES = (torch.Tensor, nn.Parameter, nn.Buffer, Ghost)
 
 
+PLANNED = "__trainfit_block__"
+"""An attribute of the classes of planned blocks."""
+
+
+def is_planned(module: nn.Module | None) -> bool:
+    return hasattr(type(module), PLANNED)
+
+
 class NotRecordable(Exception):
     """The block cannot be run on twins; the text says why."""
 

@@ -25,10 +25,36 @@ from trainfit.errors import UsageError
 class ModOrder(TypedDict):
     """Modules by when they run; one that is called several times comes several times."""
 
-    fw_pre_order: list[str]
-    bw_pre_order: list[str]
     fw_post_order: list[str]
     bw_post_order: list[str]
+    fw_pre_order: list[str]
+    bw_pre_order: list[str]
+
+
+class ModStats(TypedDict):
+    """One module; sizes are bytes, times ms. What its calls do to memory is in `calls`, the rest describes it."""
+
+    fqn: str
+    is_leaf: bool  # without children, so that nothing is known of its ops
+    param_per_module: int
+    input_per_module: int
+    output_per_module: int
+    fw_runtime_per_module: float
+    bw_runtime_per_module: float
+    act_total: int  # activations when its forward is done
+    act_fw_per_module: int  # activations that it leaves for backward, outputs apart
+    act_bw_per_module: int  # activations at the peak of its backward
+    act_grad_per_module: int  # what its backward adds for a moment
+    grad_per_module: int  # of the parameters that are trained
+    grad_total: int  # gradients that are there when its backward begins
+    tradeoff_curve: OrderedDict[float, float]  # share of `sac_memory` dropped -> share of `sac_runtime`
+    sac_memory: int
+    sac_runtime: float
+    breakpoints: list[float]  # of the lines above the curve
+    slopes: list[float]
+    intercepts: list[float]
+    n_segments: int
+    calls: list[CallMemory]
 
 
 class ModRuntime(TypedDict):
@@ -36,32 +62,6 @@ class ModRuntime(TypedDict):
 
     fw: float
     bw: float
-
-
-class ModStats(TypedDict):
-    """One module; sizes are bytes, times ms. What its calls do to memory is in `calls`, the rest describes it."""
-
-    fqn: str
-    param_per_module: int
-    grad_per_module: int  # of the parameters that are trained
-    grad_total: int  # gradients that are there when its backward begins
-    act_fw_per_module: int  # activations that it leaves for backward, outputs apart
-    act_bw_per_module: int  # activations at the peak of its backward
-    act_grad_per_module: int  # what its backward adds for a moment
-    act_total: int  # activations when its forward is done
-    input_per_module: int
-    output_per_module: int
-    fw_runtime_per_module: float
-    bw_runtime_per_module: float
-    is_leaf: bool
-    sac_runtime: float
-    sac_memory: int
-    n_segments: int
-    slopes: list[float]
-    intercepts: list[float]
-    breakpoints: list[float]
-    tradeoff_curve: OrderedDict[float, float]
-    calls: list[CallMemory]
 
 
 class ModuleInfo(TypedDict):

@@ -140,6 +140,8 @@ class MemTracker:
         """By device, what is recorded so far."""
         now = self.recording.mark()
         if self._ledgers is None or self._ledgers[0] != now:
+            self.recording.note_gradients()
+            now = self.recording.mark()
             devices = dict.fromkeys(self.recording.devices)
             self._ledgers = now, {device: make_ledger(self.recording, device) for device in devices}
         return self._ledgers[1]

@@ -164,6 +164,14 @@ class Recording(Recorder):
             buffers += self.note(buffer, _MemRefType.BUFFER)
         return ModuleMemory(tuple(dict.fromkeys(parameters)), tuple(dict.fromkeys(buffers)))
 
+    def note_gradients(self) -> None:
+        """The gradients that are there now: FSDP puts them in place without autograd."""
+        for span in self.spans:
+            module = span.call.module() if span.call.parent is None else None
+            for parameter in module.parameters() if module is not None else ():
+                if parameter.grad is not None:
+                    self.note(parameter.grad, _MemRefType.GRAD)
+
     def note_optimizer(self, optimizer: optim.Optimizer) -> None:
         for state in optimizer.state.values():
             for value in state.values():

@@ -60,7 +60,7 @@ class SACSolution(tuple[dict[str, float], float, int]):
 
 def sac_milp(
     graph: Graph,
-    memory_budget: float,
+    memory_budget: float,  # GiB
     world_size: int = 1,
     ac_units: list[str] | None = None,
     fsdp_units: list[str] | None = None,

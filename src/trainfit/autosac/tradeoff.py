@@ -11,6 +11,7 @@ least r takes the time of the first point at or beyond r, a staircase. The fitte
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -24,12 +25,15 @@ class SACStats:
     """The ops of one call of a module; positions are those at which torch's selective checkpointing sees them."""
 
     func_names: list[str]
+    """"addmm", "relu_", ..."""
     runtimes: list[float]
     """In ms."""
     memory: list[int]
     """Bytes that an op makes and that keeping its result holds: 0 for views and for what writes in place."""
     view_like_ops: list[int]
+    """Ops that make nothing new: recomputing them is free."""
     rand_ops: list[int]
+    """Ops that draw random numbers."""
     saved_autograd_ops: list[int]
     """Ops whose results autograd keeps for backward."""
     inplace_ops: list[tuple[int, int]]
@@ -41,9 +45,9 @@ class MSPS(NamedTuple):
     """One group: what dropping it frees, what recomputing it takes, and bytes per ms."""
 
     func_names: set[str]
-    op_idx: int
+    op_idx: int  # its first op
     memory: int
-    runtime: float
+    runtime: float  # ms
     msps: float
 
 
@@ -52,9 +56,12 @@ class SACGreedyOrderMeta:
     """Which ops are always recomputed, which always stored, and the others by group in the order of dropping."""
 
     recomputed_ops: set[int]
+    """Views."""
     stored_ops: set[int]
     inplace_op_groups: dict[int, set[int]]
+    """By the op that made a storage, all ops that write to it."""
     random_ops_group: dict[int, set[int]]
+    """By the first random op, all of them."""
     msps_meta: list[MSPS]
 
 
@@ -64,11 +71,15 @@ class SACTradeOffStats:
 
     n_segments: int
     slopes: list[float]
+    """Of the lines, in the order of the curve."""
     intercepts: list[float]
     fit_breaks: list[float]
+    """Where the lines begin and end."""
     tradeoff_curve: OrderedDict[float, float]
     sac_memory: int
+    """Bytes that the module's ops make."""
     sac_runtime: float
+    """ms of its forward."""
 
 
 def groups_of(stats: SACStats) -> list[set[int]]:
@@ -149,27 +160,46 @@ def lines_above(points: list[tuple[float, float]], n_segments: int) -> tuple[lis
 
     The staircase from x(k) on has the height of point k + 1, so lines through those corners are above it. Corners are
     then taken out, the one whose removal lifts the lines least first. Where a corner sticks out above the line between
-    its neighbours, the right one is raised until the line passes over it: the lines only rise.
+    its neighbours, these are raised until the line passes over it, the right one first, but not above the staircase's
+    end: the lines only rise, and end no higher than the curve.
     """
     if len(points) == 1:
         return [], []
     heights = [y for _, y in points]
     corners = [(x, heights[min(k + 1, len(points) - 1)]) for k, (x, _) in enumerate(points)]
+    top = heights[-1]
+    lifts = [_lift(corners, k, top) for k in range(len(corners))]
     while len(corners) - 1 > max(1, n_segments):
-        lifts = [(_without(corners, k)[1], k) for k in range(1, len(corners) - 1)]
-        corners = _without(corners, min(lifts)[1])[0]
+        k = lifts.index(min(lifts))
+        corners[k - 1 : k + 2] = _without(corners, k, top)
+        del lifts[k]
+        for near in range(max(0, k - 3), min(len(corners), k + 3)):  # those whose neighbours have moved
+            lifts[near] = _lift(corners, near, top)
     return [x for x, _ in corners], [y for _, y in corners]
 
 
-def _without(corners: list[tuple[float, float]], k: int) -> tuple[list[tuple[float, float]], float]:
-    """The lines without corner k, and the area that they gain by it."""
+Corners = list[tuple[float, float]]
+
+
+def _without(corners: Corners, k: int, top: float) -> Corners:
+    """The neighbours of corner k as they are without it."""
     (left, low), (x, y), (right, high) = corners[k - 1 : k + 2]
-    raised = max(high, low + (y - low) * (right - left) / (x - left))
-    changed = [*corners[:k], (right, raised), *corners[k + 2 :]]
-    gained = (low + raised) * (right - left) - (low + y) * (x - left) - (y + high) * (right - x)
-    if k + 2 < len(corners):
-        gained += (raised - high) * (corners[k + 2][0] - right)
-    return changed, gained / 2
+    if y > low + (high - low) * (x - left) / (right - left):
+        high = min(top, low + (y - low) * (right - left) / (x - left))
+        low = max(low, y - (high - y) * (x - left) / (right - x))
+    return [(left, low), (right, high)]
+
+
+def _lift(corners: Corners, k: int, top: float) -> float:
+    """By how much the area under the lines grows when corner k is taken out; the ends stay."""
+    if not 0 < k < len(corners) - 1:
+        return math.inf
+    before, after = corners[max(0, k - 2) : k - 1], corners[k + 2 : k + 3]
+    return _area([*before, *_without(corners, k, top), *after]) - _area([*before, *corners[k - 1 : k + 2], *after])
+
+
+def _area(corners: Corners) -> float:
+    return sum((y + z) * (right - left) / 2 for (left, y), (right, z) in pairwise(corners))
 
 
 def _share(part: float, whole: float) -> float:

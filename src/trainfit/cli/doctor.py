@@ -21,9 +21,12 @@ from trainfit.units import format_bytes
 
 OLDEST_TORCH, NEWEST_TORCH = (2, 11), (2, 15)
 EXTRAS = {
-    "transformers": "hf: targets and trainfit.huggingface",
-    "accelerate": "transformers' Trainer",
+    "transformers": ("hf: targets and trainfit.huggingface", "pip install 'trainfit[hf]'"),
+    "accelerate": ("transformers' Trainer", "pip install 'trainfit[hf]'"),
+    "torchtitan": ("trainfit.torchtitan", "pip install torchtitan"),
+    "ray": ("sweeps on a cluster", "pip install 'trainfit[ray]'"),
 }
+"""What is not required: what it is for, and how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +74,8 @@ def examine() -> Iterator[Finding]:
     yield _module("ghost GPU", _ghost)
     yield from _gpus()
     yield _driver()
-    for name, use in EXTRAS.items():
-        yield _extra(name, use)
+    for name, (use, how) in EXTRAS.items():
+        yield _extra(name, use, how)
 
 
 def verdict(findings: list[Finding]) -> str:
@@ -169,8 +172,8 @@ def _driver() -> Finding:
     return Finding(True, "driver", f"NVIDIA {answer.stdout.splitlines()[0].strip()}")
 
 
-def _extra(name: str, use: str) -> Finding:
+def _extra(name: str, use: str, how: str) -> Finding:
     try:
         return Finding(True, name, f"{importlib.metadata.version(name)}, for {use}")
     except importlib.metadata.PackageNotFoundError:
-        return Finding(False, name, f"not installed; it is for {use}", "pip install 'trainfit[hf]'")
+        return Finding(False, name, f"not installed; it is for {use}", how)

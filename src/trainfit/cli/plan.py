@@ -65,9 +65,11 @@ def run(args: argparse.Namespace) -> int:
         plan = _maximize(args) if args.maximize else _plan(args, args.batch, args.seq)
         points = _frontier(args) if args.frontier else ()
         written = _write(args, plan, points)
+        room = _room(args, plan) if plan.status == "nothing to recompute" and not args.maximize else None
     print(plan.to_json() if args.json else plan, end="" if args.json else "\n")
-    for path in written:
-        print(f"Wrote {path}", file=sys.stderr if args.json else sys.stdout)
+    notes = [] if room is None else [f"the largest batch that fits with nothing recomputed is {room}"]
+    for note in (*notes, *(f"Wrote {path}" for path in written)):
+        print(note, file=sys.stderr if args.json else sys.stdout)
     return INTERRUPTED if plan.status == "interrupted" else 0
 
 
@@ -77,6 +79,16 @@ def _plan(args: argparse.Namespace, batch: int | None, seq: int | None) -> Plan:
 
     step = spread(resolve(args.target, batch=batch, seq=seq), args)
     return trainfit.plan(step, args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
+
+
+def _room(args: argparse.Namespace, plan: Plan) -> int | None:
+    """The largest batch that fits as it is."""
+    from trainfit._largest import largest_batch
+    from trainfit.targets import resolve
+
+    step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
+    gpu = find_gpu(args.gpu)
+    return largest_batch(step, gpu, plan.budget_bytes, memory=args.memory, allocator=args.allocator)
 
 
 def _frontier(args: argparse.Namespace) -> tuple[Plan, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainfit import progress
-from trainfit.cli.arguments import positive
+from trainfit.cli.arguments import add_ranks, positive, spread
 from trainfit.cli.exports import add_exports, write_exports
 
 
@@ -25,6 +25,7 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument("target", metavar="TARGET", nargs="?", help="the target that the plan was made for")
     parser.add_argument("--batch", type=positive, metavar="N", help="batch size of a preset or an hf: target")
     parser.add_argument("--seq", type=positive, metavar="N", help="sequence length of a preset or an hf: target")
+    add_ranks(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the page to write")
     parser.add_argument(
         "--measured", metavar="FILE", type=Path, help="what 'trainfit verify --json' printed, to show beside the plan"
@@ -47,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
         if args.target is not None:
             from trainfit.targets import resolve
 
-            planner = _report.planner_for(plan, resolve(args.target, batch=args.batch, seq=args.seq))
+            step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
+            planner = _report.planner_for(plan, step)
         page = _report.plan_page(plan, planner, measured=measured, command=args.command)
         args.output.write_text(html.render(page), encoding="utf-8")
         written = [args.output]

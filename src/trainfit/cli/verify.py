@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainfit import progress
 from trainfit.cli.arguments import add_output, add_target
 
 NOT_VERIFIED = 4
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     import trainfit
     from trainfit.targets import resolve
 
-    with contextlib.redirect_stdout(sys.stderr):
+    with contextlib.redirect_stdout(sys.stderr), progress.bar(f"verifying {args.plan}"):
         plan = trainfit.Plan.load(args.plan)
         step = resolve(args.target, batch=args.batch, seq=args.seq)
         verification = trainfit.verify(plan, step)

@@ -71,6 +71,7 @@ class DrawnTimeline:
     levels: tuple[Level, ...]
     y_ticks: tuple[Tick, ...]
     x_ticks: tuple[Tick, ...]
+    peak: Moment
     peak_left: float
     note: str
 
@@ -135,6 +136,7 @@ def _draw_timeline(
         ),
         y_ticks=_byte_ticks(0, top_bytes),
         x_ticks=_time_ticks(0, axis_ns),
+        peak=peak,
         peak_left=_percent(peak.start_ns, axis_ns),
         note=note,
     )

@@ -15,6 +15,7 @@ from importlib import resources
 import jinja2
 from markupsafe import Markup
 
+from trainfit.records import Category
 from trainfit.report import charts
 from trainfit.report.sweep_page import SweepPage
 from trainfit.report.view import Page
@@ -72,7 +73,8 @@ def _template(name: str) -> jinja2.Template:
     )
     environment.filters |= {
         "size": format_bytes,
-        "ms": lambda ns: f"{ns / 1e6:.1f} ms" if ns >= 10**6 or ns == 0 else f"{ns / 1e6:.3f} ms",
+        "ms": lambda ns: f"{ns / 1e6:.{1 if ns >= 10**6 else 3}f} ms" if ns else "0",
+        "bytes_of": lambda moment, category: dict(zip(Category, moment.bytes_by_category, strict=True))[category],
         "signed": lambda share: f"{share:+.1%}",
         "share": lambda part, whole: f"{100 * part / whole:.1f}%" if whole else "",
         "width": lambda part, whole: round(100 * part / whole, 2) if whole else 0,

@@ -39,7 +39,7 @@ class Share:
     time_ms: float
 
 
-def module_rows(before: StepProfile, after: StepProfile | None) -> tuple[ModuleRow, ...]:
+def module_rows(before: StepProfile, after: StepProfile | None = None) -> tuple[ModuleRow, ...]:
     """A row per kind of module, in the order in which the step first uses them."""
     held, times = _held_bytes(before), _times_ns(before if after is None else after)
     held_after = None if after is None else _held_bytes(after)

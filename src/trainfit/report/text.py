@@ -65,6 +65,8 @@ def _facts(estimate: Estimate) -> Table:
         table.add_row("", f"in {moment.module}")
     table.add_row("budget", f"{format_bytes(estimate.budget_bytes)} of the GPU's {format_bytes(gpu.memory_bytes)}")
     table.add_row("parameters", format_count(estimate.num_parameters))
+    if estimate.parallelism:
+        table.add_row("parallelism", f"{estimate.parallelism}; all figures are of one of them")
     table.add_row("torch", estimate.torch)
     return table
 
@@ -105,6 +107,9 @@ def _time_facts(time: TimeEstimate) -> Table:
     if phases:
         table.add_row("phases", phases)
     table.add_row("GPU busy", f"{time.gpu_busy_ms:.1f} ms, MFU {100 * time.mfu:.1f}%")
+    if time.communication_ms:
+        exposed = f"{time.exposed_communication_ms:.1f} ms of them exposed"
+        table.add_row("communication", f"{time.communication_ms:.1f} ms of collectives, {exposed}")
     rates = ((time.tokens_per_second, "tokens/s"), (time.samples_per_second, "samples/s"))
     throughput = ", ".join(f"{rate:,.1f} {unit}" for rate, unit in rates if rate is not None)
     if throughput:

@@ -172,8 +172,8 @@ def estimate_page(estimate: Estimate, profile: StepProfile | None, *, trainfit: 
         breakdown=tuple(estimate.breakdown_bytes.items()),
         breakdown_at=_peak_in_words(estimate),
         strips=(),
-        modules=module_rows(profile, None) if profile is not None else (),
-        times=_times(("this step",), sides),
+        modules=module_rows(profile) if profile is not None else (),
+        times=_times(("this step",) * len(sides), sides),
         assumptions=_assumptions(estimate.allocator, estimate.time),
         not_modelled=estimate.not_modelled,
         provenance=_provenance(trainfit, estimate, command),
@@ -187,7 +187,9 @@ def plan_page(
     plan: Plan, details: PlanDetails | None, *, measured: Verification | None = None, command: str | None
 ) -> Page:
     """The page of a plan; `details` are there when its step could be traced."""
-    sides = () if details is None else (details.before, details.after)
+    # A plan that recomputes nothing has one side: both are the same step.
+    sides = () if details is None else (details.before, details.after) if plan.decisions else (details.after,)
+    names = (UNPLANNED, PLANNED)[2 - len(sides) :]
     predicted = plan.predicted if details is None else details.after.estimate
     row = plan.rows[-1]
     peak, budget = format_bytes(row.peak_bytes), format_bytes(plan.budget_bytes)
@@ -203,12 +205,12 @@ def plan_page(
         budget_bytes=plan.budget_bytes,
         comparison=_comparison(plan, measured),
         frontier=() if details is None else details.points,
-        memory=_memory(sides, (UNPLANNED, PLANNED), plan.budget_bytes, plan.memory, measured),
+        memory=_memory(sides, names, plan.budget_bytes, plan.memory, measured),
         breakdown=tuple(predicted.breakdown_bytes.items()),
         breakdown_at=_peak_in_words(predicted),
         strips=strips(plan, () if details is None else details.classes),
-        modules=() if details is None else module_rows(details.before.profile, details.after.profile),
-        times=_times((UNPLANNED, PLANNED), sides),
+        modules=module_rows(*(side.profile for side in sides)) if sides else (),
+        times=_times(names, sides),
         assumptions=(*_assumptions(plan.allocator, predicted.time), f"The batch is: {', '.join(plan.inputs)}."),
         not_modelled=predicted.not_modelled,
         provenance=_plan_provenance(plan, command),
@@ -232,8 +234,8 @@ def _memory(
         return None
     slice_ns = max(step_ns(side.profile) for side in sides) / SLICES
     timelines = (timeline(name, side.profile, slice_ns) for name, side in zip(names, sides, strict=True))
-    found = (None,) * len(sides) if measured is None else (measured.unplanned, measured.planned)
-    peaks = (None if side is None else side.allocated_bytes for side in found)
+    found = (None, None) if measured is None else (measured.unplanned, measured.planned)
+    peaks = (None if run is None else run.allocated_bytes for run in found[2 - len(sides) :])
     return Memory(tuple(timelines), budget_bytes, kind, tuple(peaks))
 
 
@@ -249,7 +251,7 @@ def _times(names: Iterable[str], sides: Iterable[Side]) -> tuple[Time, ...]:
             top_ops=time.top_ops,
             top_modules=longest_modules(side.profile),
         )
-        for name, side in zip(names, sides, strict=False)
+        for name, side in zip(names, sides, strict=True)
         for time in (side.estimate.time,)
         if time is not None
     )

@@ -10,7 +10,7 @@ from trainfit.solve.memory import BaseMemory, base_memory, resident_storages
 from trainfit.solve.menu import frontier
 from trainfit.solve.milp import Choice, fastest_within, smallest_peak
 from trainfit.solve.planned import CHECKPOINTED, PlannedTraces, Way
-from trainfit.solve.replay import Option, evaluate
+from trainfit.solve.replay import Option, evaluate, rerun
 from trainfit.solve.search import Found, Infeasible, Search, Verdict
 from trainfit.solve.whole import Problem
 from trainfit.solve.words import summarize
@@ -33,6 +33,7 @@ __all__ = [
     "fastest_within",
     "frontier",
     "greedy",
+    "rerun",
     "resident_storages",
     "smallest_peak",
     "summarize",

@@ -67,9 +67,10 @@ class Choice:
         """How much of the step's time could be saved at most, as a share of it."""
         return (self.recompute_ns - self.bound_ns) / max(1, self.problem.base_ns + self.recompute_ns)
 
-    def kept(self) -> tuple[tuple[int, ...], ...]:
-        """What each block keeps."""
-        return tuple(self.problem.option(block, index).kept for block, index in enumerate(self.options))
+    def kept(self) -> tuple[tuple[int, ...] | None, ...]:
+        """What each block keeps; None for one that is checkpointed."""
+        options = (self.problem.option(block, index) for block, index in enumerate(self.options))
+        return tuple(None if option.is_rerun else option.kept for option in options)
 
 
 def fastest_within(problem: Problem, budget_bytes: int) -> Choice | None:

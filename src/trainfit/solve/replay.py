@@ -27,6 +27,7 @@ class Option:
     replay_peak_bytes: int  # the most that the replay has allocated at one time
     held_bytes: int  # part of kept_bytes that autograd itself would not have kept
     cast_bytes: int  # part of kept_bytes that are parameters in another dtype
+    is_rerun: bool = False  # the whole forward is run again, by checkpointing, and not replayed op by op
 
 
 def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
@@ -55,6 +56,22 @@ def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
         replay_peak_bytes=_replay_peak_bytes(graph, replayed),
         held_bytes=sum(graph.nbytes[value] for value in used if value not in graph.needed),
         cast_bytes=sum(graph.nbytes[value] for value in used if graph.is_cast[value]),
+    )
+
+
+def rerun(graph: BlockGraph, num_ops: int) -> Option:
+    """The block checkpointed: the first `num_ops` ops run again, up to the last tensor that autograd saves."""
+    held = [value for value, is_input in enumerate(graph.is_input) if is_input]
+    ops = list(range(num_ops))
+    return Option(
+        kept=(),
+        kept_bytes=sum(graph.nbytes[value] for value in held),
+        recompute_ns=sum(graph.time_ns[op] for op in ops),
+        replayed=tuple(ops),
+        replay_peak_bytes=_replay_peak_bytes(graph, ops),
+        held_bytes=sum(graph.nbytes[value] for value in held),
+        cast_bytes=0,
+        is_rerun=True,
     )
 
 

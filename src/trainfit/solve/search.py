@@ -35,7 +35,7 @@ MAX_JUDGED = 4
 """Choices judged per budget at most."""
 
 Status = Literal["nothing to recompute", "optimal", "feasible", "interrupted"]
-Kept = tuple[tuple[int, ...], ...]
+Kept = tuple[tuple[int, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class Search:
 
     def smallest(self) -> Infeasible:
         """The smallest peak that a choice on the ladder has, judged."""
-        best = self._lowest
+        best = min(self._lowest, self._checkpointed, key=lambda c: (self._sketched(c), c.recompute_ns))
         for rung in range(1, RUNGS):
             if self._target(rung * STEPS_BETWEEN) + self._hidden_bytes >= self._sketched(best):
                 break  # from here on all choices allocate more than that one reserves
@@ -134,15 +134,11 @@ class Search:
                 points.append((budget_bytes, found))
         return points
 
-    def outline(self, num_points: int) -> list[tuple[Choice, Verdict]]:
-        """A frontier in few judgements: choices spread over the ladder, and the best of all that was judged."""
-        for point in range(num_points):
-            self._verdict(self._on_ladder(RUNGS * STEPS_BETWEEN * point // max(1, num_points - 1)))
-        best: list[tuple[Choice, Verdict]] = []
-        for choice, verdict in sorted(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns)):
-            if not best or verdict.step_ns < best[-1][1].step_ns:
-                best.append((choice, verdict))
-        return best
+    def outline(self, num_choices: int) -> tuple[Choice, ...]:
+        """Choices from the smallest modelled peak to that of recomputing nothing, evenly spread, unjudged."""
+        last = RUNGS * STEPS_BETWEEN
+        ladder = (self._on_ladder(last * index // (num_choices - 1)) for index in range(num_choices))
+        return tuple({choice.kept(): choice for choice in ladder}.values())
 
     def _found(self, budget_bytes: int, num_judged: int) -> Found:
         """The best of what was judged, with what is known about it."""
@@ -194,7 +190,7 @@ class Search:
                     step += half
                 half //= 2
             return self._on_ladder(step)
-        return None
+        return self._checkpointed if self._sketched(self._checkpointed) <= limit_bytes else None
 
     def _fits(self, step: int, limit_bytes: int) -> bool:
         if self._target(step) + self._hidden_bytes > limit_bytes:
@@ -209,6 +205,13 @@ class Search:
     @cached_property
     def _lowest(self) -> Choice:
         return smallest_peak(self._problem)
+
+    @cached_property
+    def _checkpointed(self) -> Choice:
+        """Every block that may be is checkpointed, the others keep least: the last resort where much is reserved."""
+        last = [len(menu) - 1 for menu in self._problem.menus]
+        options = tuple(last[class_index] for class_index in self._problem.class_of)
+        return Choice(self._problem, options, self._problem.recompute_ns(options), 0, 0)
 
     def _on_ladder(self, step: int) -> Choice:
         """The fastest choice for a modelled peak: the smallest at step 0, that of recomputing nothing at the last."""

@@ -47,6 +47,8 @@ def summarize(program: BlockProgram, graph: BlockGraph, option: Option) -> str:
     """Such as "recompute norms, silu, elementwise; keep attention, 5 of 7 matmuls"."""
     if not option.replayed:
         return "keep everything"
+    if option.is_rerun:
+        return "run the whole block again; keep the inputs only"
     kinds = [kind_of(op) for op in program.ops]
     total = Counter(kinds)
     kept = set(option.kept)

@@ -3,7 +3,7 @@
 Processes are spawned: a fork would copy torch's threads in whatever state they are. Each runs one task after another
 and keeps nothing between them. A trace comes back as bytes, which this process never opens, and goes out with the tasks
 that need it. A process that dies takes one configuration with it (or the family that it was tracing), not the sweep;
-processes end when the sweep does, also if it is killed: what they wait on is closed then.
+processes end when the sweep does, also if it is killed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -184,6 +185,7 @@ def _start(job_bytes: bytes) -> _Worker:
 def _work(connection: Connection, job_bytes: bytes) -> None:
     """What a process does: say that it is free, take a task, say what comes of it, until nobody listens."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that reads the results; it ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.dup2(2, 1)  # the user's code may print; stdout is for the results
     try:
         job: Job = pickle.loads(job_bytes)
@@ -196,6 +198,14 @@ def _work(connection: Connection, job_bytes: bytes) -> None:
             for said in _run(job, connection.recv()):
                 connection.send(said)
             connection.send(_Free())
+
+
+def _end_with_parent() -> None:
+    """Whoever reads the results may be killed in the middle of a task here."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "this process was spawned"
+    parent.join()
+    os._exit(1)
 
 
 def _run(job: Job, task: _Trace | _Solve) -> Iterator[_Traced | SweepResult]:

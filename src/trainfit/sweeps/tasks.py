@@ -35,7 +35,7 @@ def trace_family(job: Job, family: Family, gpu: str) -> TracedStep | Failure:
 
     try:
         _one_thread()
-        return trace_for_plans(_step_of(job, family), find_gpu(gpu))
+        return trace_for_plans(step_of(job, family), find_gpu(gpu))
     except (Exception, SystemExit) as error:
         return failure_of(error)
 
@@ -57,7 +57,7 @@ def _planner(job: Job, group: Group, traced: TracedStep) -> Planner | Failure:
         _one_thread()
         gpu = find_gpu(group.gpu)
         own = TracedStep(replace(traced.trace, gpu=gpu.name), traced.programs)
-        return Planner(_step_of(job, group.family), gpu, job.memory, job.allocator, own)
+        return Planner(step_of(job, group.family), gpu, job.memory, job.allocator, own)
     except (Exception, SystemExit) as error:
         return failure_of(error)
 
@@ -94,7 +94,7 @@ def _best_plan(planner: Planner, configuration: Configuration) -> SweepResult:
     )
 
 
-def _step_of(job: Job, family: Family) -> Step:
+def step_of(job: Job, family: Family) -> Step:
     """The step of the family, spread over as many GPUs as it says."""
     step = job.make_step(**dict(family.arguments))
     if not isinstance(step, Step):

@@ -1,0 +1,101 @@
+"""Traces that are written without running the planned model, against the traces of the planned model."""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import trainfit
+from test_plan import Shared, Stack, UNet, step_of
+from trainfit._plan import Planner
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.simulate import AllocatorMode
+from trainfit.solve import CHECKPOINTED, Choice, PlannedTraces
+from trainfit.trace import trace_step
+from trainfit.trace.placement import place_model
+
+STEPS = {
+    "stack": step_of(Stack),
+    "dropout": step_of(functools.partial(Stack, dropout=0.1)),
+    "autocast": replace(step_of(functools.partial(Stack, dropout=0.1)), autocast=torch.bfloat16),
+    "two micro-batches": replace(step_of(Stack), micro_batches=2),
+    "skips": step_of(UNet),
+}
+
+
+def planner(step: trainfit.Step, memory: Any = "allocated", allocator: AllocatorMode = "classic") -> Planner:
+    return Planner(step, find_gpu("h200"), memory, allocator)
+
+
+def any_choice(made: Planner, seed: int) -> Choice:
+    """Options of the menus, drawn block by block."""
+    draw, problem = random.Random(seed), made.problem
+    options = tuple(draw.randrange(len(problem.menus[class_index])) for class_index in problem.class_of)
+    return Choice(problem, options, problem.recompute_ns(options), 0, 0)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_peaks_of_written_traces_are_those_of_the_planned_model(name: str) -> None:
+    allocated = planner(STEPS[name])
+    reserved = planner(STEPS[name], "reserved")
+    for seed in range(3):
+        choice = any_choice(allocated, seed)
+        assert any(choice.options)
+        allocated.judge(choice)
+        judged = allocated._judged[choice.kept()]
+        assert allocated.sketch(choice) == judged.peak_allocated_bytes
+        assert reserved.sketch(choice) == judged.peak_reserved_bytes
+
+
+def checkpointed(step: trainfit.Step, names: tuple[str, ...]) -> trainfit.Step:
+    def build() -> nn.Module:
+        model = place_model(step.model)
+        modules = dict(model.named_modules())
+        for name in names:
+            again = functools.partial(checkpoint, modules[name].forward, use_reentrant=False)
+            modules[name].forward = again  # type: ignore[method-assign]
+        return model
+
+    return replace(step, model=build)
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("n", [1, 2])
+def test_checkpointing_is_written_as_torch_does_it(name: str, n: int) -> None:
+    step, made = STEPS[name], planner(STEPS[name])
+    names = made.problem.memory.blocks[::n]
+    traced = made.estimate(trace_step(checkpointed(step, names), made.gpu))
+    written = made.estimate(made._planned_traces.of(dict.fromkeys(names, CHECKPOINTED)))
+    assert written.peak_allocated_bytes == traced.peak_allocated_bytes
+    assert written.peak_reserved_bytes == traced.peak_reserved_bytes
+    assert written.step_time_ms == pytest.approx(traced.step_time_ms, rel=0.01)
+
+
+def test_nothing_chosen_is_the_unplanned_trace() -> None:
+    made = planner(STEPS["dropout"])
+    trace = made._base[0]
+    assert made._planned_traces.of({}) == trace
+
+
+def test_a_block_that_is_not_found_in_the_trace_is_not_known() -> None:
+    made = planner(step_of(Stack))
+    trace, programs = made._base[0], dict(made._programs)
+    name, program = next(iter(programs.items()))
+    other = replace(program, ops=(*program.ops, replace(program.ops[0], name="aten.no_such_op.default")))
+    assert PlannedTraces(trace, programs).knows(name)
+    assert not PlannedTraces(trace, programs | {name: other}).knows(name)
+
+
+def test_where_the_executor_does_otherwise_the_judge_has_the_last_word() -> None:
+    made = planner(step_of(Shared), "reserved")  # blocks that are called twice
+    search = made.search
+    low, high = search.smallest().minimum_bytes, search.base.peak_bytes
+    found = search.within((low + high) // 2)
+    assert found.verdict.peak_bytes <= (low + high) // 2  # type: ignore[union-attr]
