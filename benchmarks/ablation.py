@@ -3,27 +3,32 @@
     python benchmarks/ablation.py [--gpu h200] [--memory allocated|reserved] [preset ...]
 
 Each row is a simpler way: torch's checkpointing of every first, second or third layer (traced as it is), the same
-option in all blocks, greedy. Its peak and time are simulated; then the planner gets its peak as the budget. `ratio` is
-the plan's overhead over recomputing nothing as a share of the row's.
+option in all blocks, greedy, and the choice of AutoSAC (`trainfit.autosac`: sac_milp over the layers, a knapsack in
+each, applied with torch's selective checkpointing). Its peak and time are simulated; then the planner gets its peak as
+the budget. `ratio` is the plan's overhead over recomputing nothing as a share of the row's.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainfit import presets
 from trainfit._plan import Planner
+from trainfit.autosac import apply_sac, collect_stats, parse_module_info, sac_milp
+from trainfit.errors import TrainfitError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.solve import Found, Verdict, greedy, uniform
 from trainfit.trace import trace_step
-from trainfit.trace.placement import place_model
+from trainfit.trace.placement import place_batch, place_model
 
 PRESETS = ("llama3-1b", "gpt2-medium", "bert-large", "vit-large")
 GIB = 2**30
@@ -63,6 +68,45 @@ def ways(planner: Planner) -> Iterator[tuple[str, Verdict]]:
             choice = choose(problem, target)
             if choice is not None and any(choice.options):
                 yield f"{name} at {share}%", planner.judge(choice)
+        decided = autosac(planner, (target + planner.search.base.peak_bytes - high) / GIB)
+        if decided is not None:
+            yield f"AutoSAC at {share}%", decided
+
+
+def autosac(planner: Planner, budget_gib: float) -> Verdict | None:
+    """The step as AutoSAC would run it within the budget, on the ghost GPU; None where it finds nothing."""
+    step = planner.step
+
+    def build() -> nn.Module:
+        model = place_model(step.model).train()
+        args, kwargs = place_batch(step.batch)
+        optimizer = (step.optimizer or torch.optim.AdamW)(list(model.parameters()))
+
+        def train_step() -> None:
+            with torch.autocast("cuda", step.autocast) if step.autocast else contextlib.nullcontext():
+                output = model(*args, **kwargs)
+                loss = step.loss(output) if step.loss else getattr(output, "loss", output)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        train_step()  # makes the optimizer's state
+        info, sac = collect_stats(model, train_step, optimizer, *args, *kwargs.values(), gpu=planner.gpu.name)
+        root = info["mod_order"]["fw_pre_order"][0]
+        units = [f"{root}.{block}" for block in planner.problem.memory.blocks]
+        decisions, _, _ = sac_milp(parse_module_info(info), budget_gib, ac_units=units)
+        if not decisions:
+            raise LookupError
+        apply_sac(model, decisions, sac)
+        return model
+
+    try:
+        trace = trace_step(replace(step, model=build), planner.gpu)
+    except TrainfitError as error:
+        if isinstance(error.__cause__, LookupError):
+            return None
+        raise
+    return planner.verdict(planner.estimate(trace))
 
 
 def least(planner: Planner) -> tuple[int, ...]:

@@ -4,19 +4,26 @@
 
 Prints one table per subject, each row with what was expected; the exit status is 1 if any row fails. `--device cpu`
 runs the same code without a GPU, to see that it runs; rows that need one are left out.
+
+Segments are expandable: with torch's default ones the allocator hands out up to 1 MiB more than it was asked for, per
+large block, which `trainfit estimate` models and the trackers leave out.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import functools
 import io
+import os
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
+
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"  # before torch is loaded
 
 import torch
 from torch import nn
@@ -196,8 +203,7 @@ def sound_cases(device: str) -> None:
                 tracked = tracked_peak(model, optimizer, tokens, lambda: step(model, optimizer, tokens), device)
             finally:
                 undo()
-            # The classic allocator may hand out up to 1 MiB more than was asked for, per large block.
-            fine = tracked <= predicted <= share * base + 1 and measured <= predicted * 1.005
+            fine = max(tracked, measured) <= predicted <= share * base + 1
             sizes = [round(n / MIB, 1) for n in (predicted, tracked, measured)]
             row(f"{share:.0%}", solution.status, *sizes, round(ms, 2), passed=fine)
 
@@ -219,13 +225,14 @@ def runtime_cases(device: str) -> None:
     if device != "cuda":
         return
     table("RuntimeEstimator, ms of a step", "case", "measured", "ours", "error", "torch's", "error", "verdict")
-    for dtype in (torch.float32, torch.bfloat16):
-        measured = step_ms(functools.partial(step, *make_training(dtype=dtype)))
-        torch.cuda.empty_cache()
-        for mode in (COST_MODEL, BENCHMARK):
+    for mode in (COST_MODEL, BENCHMARK):
+        for dtype in (torch.float32, torch.bfloat16):
             name = f"GPT, {dtype}, {mode}"
             with attempt(name):
+                measured = step_ms(functools.partial(step, *make_training(dtype=dtype)))
+                torch.cuda.empty_cache()
                 ours = fake_runtime(RuntimeEstimator(), mode, dtype)
+                print(f"{name}: {ours:.2f} ms", file=sys.stderr, flush=True)
                 theirs = their_runtime(mode, dtype)
                 errors = [
                     f"{value / measured - 1:+.1%}" if isinstance(value, float) else "" for value in (ours, theirs)
@@ -258,8 +265,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     device = parser.parse_args().device
+    faulthandler.enable()
     gpu = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
-    print(f"# trainfit.autosac on a GPU\n\n{gpu}, torch {torch.__version__}, trainfit {trainfit.__version__}")
+    versions = f"torch {torch.__version__}, trainfit {trainfit.__version__}, expandable segments"
+    print(f"# trainfit.autosac on a GPU\n\n{gpu}, {versions}")
     start = time.perf_counter()
     for cases in (solve_cases, memory_cases, sound_cases, runtime_cases):
         with attempt(cases.__name__):

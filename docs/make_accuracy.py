@@ -17,7 +17,9 @@ MARKER = "<!-- Below this line: docs/make_accuracy.py -->\n"
 
 def section(path: Path) -> str:
     """One result: its title, how it was measured, and its tables, folded."""
-    title, _, rest = path.read_text().partition("\n")
+    # Links in a result are from where it lies.
+    content = re.sub(r"\]\((?!\w+://|#)", "](../benchmarks/results/", path.read_text())
+    title, _, rest = content.partition("\n")
     table = re.search(r"^(\||```)", rest, re.MULTILINE)
     how, tables = (rest[: table.start()], rest[table.start() :]) if table else (rest, "")
     parts = [f"## {title.removeprefix('# ')}", how.strip(), f"[{path.name}](../benchmarks/results/{path.name})"]

@@ -15,9 +15,8 @@ config = GPT2Config(n_embd=128, n_layer=4, n_head=4, n_positions=64, use_cache=F
 tokens = torch.randint(config.vocab_size, (16, 64), generator=torch.Generator().manual_seed(0))
 data = [{"input_ids": row, "labels": row} for row in tokens]
 
-# The step as the Trainer runs it. Besides the data it passes the number of labels, and so do the layers to each other.
+# The step as the Trainer runs it: its batch, its optimizer.
 batch = {name: torch.empty(4, 64, dtype=torch.int64, device="meta") for name in ("input_ids", "labels")}
-batch["num_items_in_batch"] = torch.empty((), dtype=torch.int64, device="meta")
 step = trainfit.Step(model=lambda: GPT2LMHeadModel(config), batch=batch)
 plan = trainfit.plan(step, gpu="h200", budget="min", memory="allocated")
 print(plan)

@@ -27,6 +27,8 @@ def make_step(folder: str, batch: int) -> trainfit.Step:
         file.write(f"{node}\n")
     while batch == 2 and not (Path(folder) / "released").exists():
         time.sleep(0.05)
+    if batch == 0:
+        raise ValueError("a batch of 0")
     return step_of_batch(256 * batch)
 
 
@@ -46,11 +48,10 @@ def main() -> None:
         cluster.add_node(num_cpus=1)
     killer = threading.Thread(target=kill_the_node_that_holds, args=(cluster,), daemon=True)
     killer.start()
-    ray.init(address=cluster.address, log_to_driver=False)
     grid = {"folder": [str(FOLDER)], "batch": [1, 2, 4, 0], "gpu": ["h100-80gb", "h200"], "budget": ["auto", "min"]}
     results = list(trainfit.sweep(make_step, grid, ray=cluster.address, output=FOLDER / "sweep.jsonl"))
     killer.join()
-    ray.shutdown()
+    assert not ray.is_initialized()
     cluster.shutdown()
     Path(FOLDER, "results").write_text(json.dumps([result.to_json_dict() for result in results]))
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import apply_zoo
-from apply_blocks import NOTHING, Counter, X, around, gradients, watch
+from apply_blocks import NOTHING, Counter, Function, X, around, gradients, watch
 from apply_zoo import TransformerBlock, assert_same, plan
 from trainfit.apply import record_block
 from trainfit.records import BlockDecision
@@ -255,6 +255,26 @@ class TestGraphs:
             loss.backward()
             assert_same(case.gradients[1:-1], tuple(p.grad for p in model.parameters() if p.grad is not None))
             assert [stats.replays for stats in handle.stats()] == [2, 2]
+
+    @pytest.mark.parametrize("order", [(1, 0, 2), (0, 1, 2), (2, 1, 0)])
+    def test_outputs_may_be_differentiated_one_after_the_other(self, order: tuple[int, ...]) -> None:
+        def three(x: torch.Tensor) -> Any:
+            more = x + 3  # saved by sin, and what the others' inputs are rebuilt from
+            return more.sin(), (more + 1).cos(), (more + 2).cos()
+
+        results = []
+        for planned in (False, True):
+            model = nn.Sequential(Function(three))
+            if planned:
+                handle = plan(model, {"0": BlockDecision((1,))})
+            x = X.clone().requires_grad_()
+            outputs = list(model(x))
+            for index in order:
+                outputs[index].sum().backward()
+                outputs[index] = None
+            results.append((x.grad,))
+        assert_same(*results)
+        assert handle.stats()[0].replays == 2
 
     def test_several_forwards_before_backward(self) -> None:
         model = around(lambda x: nn.functional.dropout(x.exp(), 0.5).sin())

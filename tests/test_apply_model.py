@@ -216,7 +216,7 @@ class TestFallback:
         model = copy.deepcopy(case.model)
         decision = BlockDecision((), structure="of another model")
         handle = plan(model, {"layers.0": decision}, strict=False)
-        with pytest.warns(UserWarning, match="its ops are not those that the plan was made for"):
+        with pytest.warns(UserWarning, match="its op 0, aten.native_layer_norm.default in its norm, is not the one"):
             got = apply_zoo.run(case.case, model)
         assert_same(case.gradients, got)
         assert handle.stats()[0].reruns == 1
@@ -335,6 +335,11 @@ class TestFindBlocks:
         model = nn.ModuleDict({"body": inner, "head": nn.Sequential(nn.Linear(2, 2), nn.GELU())})
         model["acts"] = nn.Sequential(nn.ReLU(), nn.ReLU())
         assert find_blocks(model) == ["body.0", "body.1", "body.2"]
+
+    def test_a_dict_is_a_stack_if_its_keys_are_numbers(self) -> None:
+        numbered = nn.ModuleDict({str(index): nn.Linear(2, 2) for index in range(2)})
+        named = nn.ModuleDict({"left": nn.Linear(2, 2), "right": nn.Linear(2, 2)})
+        assert find_blocks(nn.ModuleDict({"layers": numbered, "heads": named})) == ["layers.0", "layers.1"]
 
     def test_hugging_face_models(self) -> None:
         for name in ("hf llama", "hf gpt2", "hf bert"):

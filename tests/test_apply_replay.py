@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from trainfit.apply.replay import AT_START, plan_replay, structure_of
+from trainfit.apply.replay import AT_START, plan_replay, structural_difference, structure_of
 from trainfit.errors import BadDecision
 from trainfit.records import BlockDecision, BlockProgram, Op, Phase, TensorRef
 
@@ -180,3 +180,17 @@ class TestStructure:
             replace(CHAIN, submodule_outputs=()),
         )
         assert len({structure_of(program) for program in (CHAIN, *others)}) == 5
+
+    def test_the_first_difference_is_named(self) -> None:
+        planned = structure_of(CHAIN)
+        assert structural_difference(planned, CHAIN) is None
+        assert structural_difference(planned.partition(":")[0], CHAIN) is None
+        other = replace(CHAIN, ops=(*CHAIN.ops[:1], replace(CHAIN.ops[1], name="aten.cos.default"), *CHAIN.ops[2:]))
+        assert structural_difference(planned, other) == (
+            "its op 1, aten.cos.default in the block itself, is not the one that the plan was made for"
+        )
+        shorter = replace(CHAIN, ops=CHAIN.ops[:1], saved=())
+        assert structural_difference(planned, shorter) == f"it has 1 ops, and the plan was made for {len(CHAIN.ops)}"
+        assert structural_difference(planned, replace(CHAIN, saved=())) == (
+            "its ops are those that the plan was made for, but autograd saves other tensors of them"
+        )

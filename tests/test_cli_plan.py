@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+import trainfit
+from trainfit import targets
+from trainfit._largest import with_batch_size
 from trainfit._plan_record import Plan
 from trainfit.cli import main
 from trainfit.cli.plan import largest_that_fits
 from trainfit.errors import UsageError
+from trainfit.solve import Choice, Search
+from trainfit.targets import resolve
 
 TARGET = """
 import torch, trainfit
@@ -45,6 +55,10 @@ def target(tmp_path: Path) -> str:
     return f"{tmp_path / 'train.py'}:make_step"
 
 
+def load_step(target: str) -> trainfit.Step:
+    return resolve(target, batch=None, seq=None)
+
+
 def run(*argv: object) -> int:
     return main([str(arg) for arg in argv])
 
@@ -70,6 +84,71 @@ def test_json_is_the_plan_file(target: str, capsys: pytest.CaptureFixture[str]) 
     assert run("plan", target, "--json") == 0
     fields = json.loads(capsys.readouterr().out)
     assert (fields["schema"], fields["status"], fields["decisions"]) == (1, "nothing to recompute", [])
+
+
+def test_with_room_the_largest_batch_that_fits_is_stated(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("plan", target, "--budget", "1GiB") == 0
+    printed = capsys.readouterr().out
+    assert "nothing to recompute on h200" in printed
+    largest = int(re.search(r"largest batch that fits with nothing recomputed is (\d+)", printed)[1])  # type: ignore[index]
+    fits, larger = (trainfit.estimate(with_batch_size(load_step(target), n)) for n in (largest, largest + 1))
+    assert fits.peak_reserved_bytes <= 2**30 < larger.peak_reserved_bytes
+
+
+@pytest.mark.parametrize("what", ["batch", "seq"])
+def test_the_largest_batch_or_sequence_with_the_best_plan_is_found_with_progress(
+    target: str, what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def sized(target: str, *, batch: int | None, seq: int | None) -> trainfit.Step:
+        step = resolve(target, batch=None, seq=None)
+        sizes = (1, 4096) if what == "batch" else (4096, seq or 1)
+        return dataclasses.replace(step, batch=(torch.empty(*sizes, 64, device="meta"),))
+
+    monkeypatch.setattr(targets, "resolve", sized)
+    file = tmp_path / "plan.json"
+    options = ("--budget", "100MiB", "--memory", "allocated", "--maximize", what)
+    assert run("plan", target, *options, "-o", file) == 0
+    progress = capsys.readouterr().err.splitlines()
+    largest = int(progress[-1].removeprefix(f"the largest {what} that fits is "))
+    assert f"{what} {largest}: fits with" in "\n".join(progress)
+    assert f"{what} {largest + 1}: no plan fits 100.0 MiB allocated" in "\n".join(progress)
+    made = Plan.load(file)
+    assert made.decisions  # more fits than with nothing recomputed
+    assert made.predicted.peak_allocated_bytes <= 100 * 2**20
+
+
+def test_an_interrupt_exits_with_130_and_the_best_plan_so_far(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Search, "_first_within", interrupted_after_the_smallest)
+    assert run("plan", target, "--budget", "100MiB", "--memory", "allocated") == 130
+    printed = capsys.readouterr().out
+    assert printed.startswith("interrupted on h200: ")
+    assert re.search(r"of 100\.0 MiB allocated \([\d.]+%\), gap \d+\.\d\d%", printed)
+
+
+def interrupted_after_the_smallest(search: Search, limit_bytes: int) -> Choice:
+    search._sketched(search._lowest)
+    raise KeyboardInterrupt
+
+
+def test_an_interrupt_before_any_plan_exits_with_130(
+    target: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(search: Search, limit_bytes: int) -> Choice:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Search, "_first_within", interrupted)
+    assert run("plan", target, "--budget", "100MiB", "--memory", "allocated") == 130
+    assert capsys.readouterr().out == ""
+
+
+def test_showing_a_plan_does_not_load_torch(target: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    assert run("plan", target, "--budget", "min", "--memory", "allocated", "-o", file) == 0
+    code = f"import sys; from trainfit.cli import main; main(['show', {str(file)!r}]); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("\nFalse\n")
 
 
 def test_what_does_not_fit_exits_with_3_and_names_the_smallest(target: str, capsys: pytest.CaptureFixture[str]) -> None:

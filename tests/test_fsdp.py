@@ -351,3 +351,42 @@ def test_tensor_parallel_estimates_follow_the_local_shapes() -> None:
     assert estimate.breakdown_bytes["optimizer"] == 2 * 2 * 64 * 64 * 4
     assert estimate.time is not None
     assert estimate.time.communication_ms > 0
+
+
+def test_offloaded_shards_are_on_the_gpu_only_while_they_are_gathered() -> None:
+    offloaded = trainfit.FSDP(world_size=4, offload=True)
+    estimate = trainfit.estimate(make_step(offloaded), "h200")
+    last = dict(zip(Category, estimate.timeline[-1].bytes_by_category, strict=True))
+    assert (last[Category.PARAMETERS], last[Category.OPTIMIZER], last[Category.GRADIENTS]) == (0, 0, 0)
+    trace = trace_of(offloaded)
+    # Each of the ten shards is copied to the GPU for each of its gathers: the root's two once, the blocks' eight twice.
+    shards = [op for op in steady_ops(trace) if op.name == "aten._to_copy.default" and not list(op.input_refs())]
+    assert len(shards) == 2 + 2 * 8
+    assert [refs(op) for op in named(trace, GATHER)] == [
+        refs(op) for op in named(trace_of(trainfit.FSDP(world_size=4)), GATHER)
+    ]
+
+
+def test_offloaded_gradients_that_accumulate_are_refused() -> None:
+    with pytest.raises(trainfit.errors.BadStep, match="accumulate on the host"):
+        trace_of(trainfit.FSDP(world_size=4, offload=True), micro_batches=2)
+    lasting = trace_of(trainfit.FSDP(world_size=4, offload=True, sync_every_micro_batch=False), micro_batches=2)
+    assert sum(op.name == REDUCE for op in steady_ops(lasting)) == 3
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(tokens)).sum()
+
+
+def test_a_tied_shard_is_materialized_in_each_of_its_places_and_the_last_one_stays() -> None:
+    batch = (torch.zeros(3, dtype=torch.int64),)
+    trace = trace_step(trainfit.Step(model=Tied, batch=batch, fsdp=trainfit.FSDP(world_size=4)), H200)
+    events = [(trace.storages[event.storage].nbytes, event.is_alloc) for event in trace.sections[0].events]
+    assert events == [(2 * 4 * 4, True), (2 * 4 * 4, True), (2 * 4 * 4, False), (3 * 8, True)]  # last comes the batch
+    assert trace.storages[trace.sections[0].events[1].storage].category is Category.PARAMETERS

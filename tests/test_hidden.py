@@ -183,6 +183,24 @@ def test_steps_of_one_op(name: str, inputs: str, steps: tuple[int, ...]) -> None
     assert HIDDEN.temporaries(make_op(name, inputs)) == steps
 
 
+@pytest.mark.parametrize(
+    ("name", "operands", "copied_bytes"),
+    [
+        ("aten.mm.default", [((64, 32), (0, 0)), ((32, 16), (16, 1))], (64 * 32 * 4,)),  # the gradient of a sum
+        ("aten.mm.default", [((64, 32), (1, 64)), ((32, 16), (48, 1))], ()),  # columns; rows with room between them
+        ("aten.mm.default", [((64, 32), (64, 2)), ((32, 16), (16, 1))], (64 * 32 * 4,)),
+        ("aten.addmm.default", [((16,), (0,)), ((64, 32), (32, 1)), ((32, 16), (0, 1))], (32 * 16 * 4,)),
+        ("aten.bmm.default", [((2, 8, 4), (0, 4, 1)), ((2, 4, 8), (0, 0, 0))], (2 * 4 * 8 * 4,)),
+    ],
+)
+def test_a_product_copies_operands_that_cublas_cannot_read(
+    name: str, operands: list[tuple[tuple[int, ...], tuple[int, ...]]], copied_bytes: tuple[int, ...]
+) -> None:
+    """Seen on an H200 with torch 2.11: a loss that is a sum costs a copy of the logits' gradient (autosac_h200.md)."""
+    refs = tuple(TensorRef(n, "float32", shape, stride, 0) for n, (shape, stride) in enumerate(operands))
+    assert HIDDEN.temporaries(Op(name, Phase.BACKWARD, "", refs, (), ())) == copied_bytes
+
+
 def test_an_op_without_a_rule_takes_nothing() -> None:
     assert "aten.add.Tensor" not in RULES
     assert HIDDEN.temporaries(make_op("aten.add.Tensor", "f32[4], f32[4]")) == ()

@@ -48,6 +48,7 @@ ALLOWED = {
         *("__init__", "_estimate", "_plan_record", "_time_estimate", "apply", "cost", "errors", "fingerprint"),
         *("gpus", "progress", "records", "simulate", "solve", "step", "trace", "units"),
     },
+    "_largest": {"_estimate", "_plan_record", "gpus", "progress", "simulate", "step"},
     "_verify": {"_plan_record", "errors", "gpus", "progress", "records", "step", "units"},
     "_profile": {"cost", "gpus", "records", "simulate"},
     "_report": {
@@ -138,6 +139,7 @@ def test_the_presets_can_be_listed_without_torch() -> None:
         "from trainfit.cli import main; main(['estimate', 'no-such-preset'])",
         "from trainfit.cli import main; main(['estimate', 'gpt2', '--gpu', 'no-such-gpu'])",
         "from trainfit.cli import main; main(['estimate', 'gpt2', '--budget', '80'])",
+        "from trainfit.cli import main; main(['sweep', 'gpt2', '--gpu', 'h200,no-such-gpu'])",
     ],
 )
 def test_what_needs_no_torch_does_not_wait_for_it(program: str) -> None:

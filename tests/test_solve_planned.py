@@ -72,7 +72,7 @@ def test_checkpointing_is_written_as_torch_does_it(name: str, n: int) -> None:
     step, made = STEPS[name], planner(STEPS[name])
     names = made.problem.memory.blocks[::n]
     traced = made.estimate(trace_step(checkpointed(step, names), made.gpu))
-    written = made.estimate(made._planned_traces.of(dict.fromkeys(names, CHECKPOINTED)))
+    written = made.estimate(made.planned_traces.of(dict.fromkeys(names, CHECKPOINTED)))
     assert written.peak_allocated_bytes == traced.peak_allocated_bytes
     assert written.peak_reserved_bytes == traced.peak_reserved_bytes
     assert written.step_time_ms == pytest.approx(traced.step_time_ms, rel=0.01)
@@ -80,13 +80,13 @@ def test_checkpointing_is_written_as_torch_does_it(name: str, n: int) -> None:
 
 def test_nothing_chosen_is_the_unplanned_trace() -> None:
     made = planner(STEPS["dropout"])
-    trace = made._base[0]
-    assert made._planned_traces.of({}) == trace
+    trace = made.base[0]
+    assert made.planned_traces.of({}) == trace
 
 
 def test_a_block_that_is_not_found_in_the_trace_is_not_known() -> None:
     made = planner(step_of(Stack))
-    trace, programs = made._base[0], dict(made._programs)
+    trace, programs = made.base[0], dict(made.programs)
     name, program = next(iter(programs.items()))
     other = replace(program, ops=(*program.ops, replace(program.ops[0], name="aten.no_such_op.default")))
     assert PlannedTraces(trace, programs).knows(name)

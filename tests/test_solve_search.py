@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from solve_cases import UNIT, equal_blocks
 from trainfit.solve.baselines import greedy, uniform
@@ -41,7 +43,9 @@ class Judge:
 
     def search_with(self, judge: Callable[[Choice], Verdict]) -> Search:
         base = self.verdict((0,) * len(self.problem.class_of))
-        return Search(self.problem, judge, self.sketch, base, self.offset_bytes)
+        return Search(
+            self.problem, judge, self.sketch, base, hidden_bytes=self.offset_bytes, is_modelled=self.page_bytes == 1
+        )
 
 
 def found_within(search: Search, budget_bytes: int) -> Found:
@@ -77,6 +81,21 @@ def test_the_judged_peak_is_within_the_budget_and_time_never_rises_with_it(page_
         step_ns = found.verdict.step_ns
     assert found_within(search, search.base.peak_bytes).verdict.step_ns == 1000
     assert len(judge.calls) == len(set(judge.calls))
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(st.integers(2, 5), st.integers(0, 3), st.integers(2, 9), st.floats(0, 1), st.floats(0, 1))
+def test_a_larger_budget_never_costs_time_in_searches_that_share_nothing(
+    num_blocks: int, gradient_units: int, page_units: int, one: float, other: float
+) -> None:
+    problem = equal_blocks(num_blocks, gradient_units=gradient_units)
+
+    def search() -> Search:
+        return Judge(problem, page_bytes=page_units * UNIT).search()
+
+    low, high = search().smallest().minimum_bytes, search().base.peak_bytes
+    smaller, larger = (int(low + share * (high - low)) for share in sorted((one, other)))
+    assert found_within(search(), larger).verdict.step_ns <= found_within(search(), smaller).verdict.step_ns
 
 
 def test_below_the_smallest_peak_the_smallest_peak_is_reported() -> None:

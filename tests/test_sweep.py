@@ -97,6 +97,11 @@ def test_ranking_is_by_tokens_then_by_samples_and_what_has_no_plan_is_last() -> 
         result_of(6, 20.0, samples=2.0),
     ]
     assert [dict(each.configuration.arguments)["batch"] for each in ranked(results)] == [4, 6, 5, 2, 3, 1]
+    tight = [
+        replace(result_of(10 - gib, None, None, "does not fit"), minimum_budget_bytes=gib * 2**30) for gib in (3, 1)
+    ]
+    equal = [result_of(batch, 20.0) for batch in (16, 2)]
+    assert [dict(each.configuration.arguments)["batch"] for each in ranked(tight + equal)] == [2, 16, 9, 7]
     images = [result_of(1, None, 5.0), result_of(2, None, 7.0)]
     assert [dict(each.configuration.arguments)["batch"] for each in ranked(images)] == [2, 1]
 
@@ -147,6 +152,11 @@ def test_a_file_of_something_else_is_left_alone(tmp_path: Path, line: str, messa
     with pytest.raises(UsageError, match=message):
         read_results(path, {"target": "toy"})
     assert path.read_text() == f"{line}\nhalf"
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be written: No such file or directory"):
+        list(trainfit.sweep(make_step, {"batch": [1]}, output=tmp_path / "no" / "sweep.jsonl"))
 
 
 def test_a_function_that_cannot_be_sent_is_an_error_that_says_so() -> None:

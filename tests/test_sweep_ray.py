@@ -43,7 +43,7 @@ def test_a_sweep_on_two_nodes_survives_the_death_of_one(tmp_path: Path) -> None:
     for each in results:
         batch, budget = dict(each.configuration.arguments)["batch"], each.configuration.budget
         if batch == 0:
-            assert (each.status, each.plan) == ("failed", None)
+            assert (each.status, each.error) == ("failed", "ValueError: a batch of 0")
         else:
             step = step_of_batch(256 * batch)  # type: ignore[operator]
             assert each.plan == trainfit.plan(step, each.configuration.gpu, budget=None if budget == "auto" else budget)
@@ -51,8 +51,6 @@ def test_a_sweep_on_two_nodes_survives_the_death_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(HAS_RAY, reason="Ray is installed")
 def test_without_ray_it_is_said_how_to_get_it() -> None:
-    with pytest.raises(
-        UsageError, match=r"--ray needs Ray, which is not installed \(hint: pip install 'trainfit\[ray\]'\)"
-    ):
+    with pytest.raises(UsageError, match="--ray needs Ray, which is not installed") as raised:
         list(trainfit.sweep(make_step, {"batch": [1]}, ray="auto"))
     assert raised.value.hint == "pip install 'trainfit[ray]'"

@@ -25,6 +25,9 @@ def make_step():
 def needs_argument(size):
     return make_step()
 
+def sized(batch, seq=3):
+    return trainfit.Step(model=torch.nn.Linear(seq, 1), batch=(torch.ones(batch, seq),), loss=torch.sum)
+
 def gives_model():
     return torch.nn.Linear(width, 1)
 
@@ -74,11 +77,18 @@ def test_a_function_in_a_package_is_found_from_the_current_folder(folder: Path) 
 
 
 @pytest.mark.usefixtures("folder")
-def test_batch_and_seq_are_refused_for_a_function() -> None:
-    with pytest.raises(UsageError, match=r"train.py:make_step makes its own batch"):
-        resolve("train.py:make_step", batch=2)
-    with pytest.raises(UsageError, match=r"train.py:make_step makes its own batch"):
-        resolve("train.py:make_step", seq=2)
+def test_batch_and_seq_are_passed_to_a_function_that_takes_them() -> None:
+    assert resolve("train.py:sized", batch=2).batch[0].shape == (2, 3)
+    assert resolve("train.py:sized", batch=2, seq=5).batch[0].shape == (2, 5)
+
+
+@pytest.mark.usefixtures("folder")
+def test_batch_and_seq_are_refused_for_a_function_that_does_not_take_them() -> None:
+    for name in ("batch", "seq"):
+        with pytest.raises(
+            UsageError, match=f"train.py:make_step makes its own batch: it has no parameter called '{name}'"
+        ):
+            resolve("train.py:make_step", **{name: 2})
 
 
 @pytest.mark.usefixtures("folder")

@@ -41,7 +41,9 @@ def largest_batch(
         low, low_bytes, high = high, high_bytes, _crossing(low, low_bytes, high, high_bytes, budget_bytes)
         high_bytes = peak_bytes(high)
     while high - low > 1:
-        middle = min(high - 1, max(low + 1, low + (high - low) * (budget_bytes - low_bytes) // (high_bytes - low_bytes)))
+        middle = min(
+            high - 1, max(low + 1, low + (high - low) * (budget_bytes - low_bytes) // (high_bytes - low_bytes))
+        )
         middle_bytes = peak_bytes(middle)
         if middle_bytes <= budget_bytes:
             low, low_bytes = middle, middle_bytes

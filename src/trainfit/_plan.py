@@ -22,7 +22,7 @@ from trainfit.fingerprint import fingerprint
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.progress import part_of, tell
-from trainfit.records import BlockDecision, BlockProgram, Trace
+from trainfit.records import BlockDecision, BlockProgram, Category, Trace
 from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.simulate.time import KERNEL_GAP_NS
 from trainfit.solve import (
@@ -132,16 +132,21 @@ class Planner:
 
     @cached_property
     def search(self) -> Search:
-        estimate = self._base[1]
-        modelled_bytes = self.problem.peak((0,) * len(self.problem.class_of))[0]
-        hidden_bytes = estimate.peak_allocated_bytes - modelled_bytes
-        return Search(self.problem, self.judge, self.sketch, self.verdict(estimate), hidden_bytes)
+        estimate = self.base[1]
+        return Search(
+            self.problem,
+            self.judge,
+            self.sketch,
+            self.verdict(estimate),
+            hidden_bytes=estimate.breakdown_bytes[Category.WORKSPACES],
+            is_modelled=self.memory == "allocated",
+        )
 
     @cached_property
     def problem(self) -> Problem:
         """The step as its blocks' menus and its memory with nothing recomputed."""
-        trace, _ = self._base
-        by_name = dict(self._programs)
+        trace, _ = self.base
+        by_name = dict(self.programs)
         hidden = hidden_memory(self.gpu, trace.torch_version)
         memory = base_memory(trace, list(by_name), hidden.temporaries)
         classes = {by_name[name]: name for name in reversed(memory.blocks)}  # each with the first of its blocks
@@ -156,12 +161,12 @@ class Planner:
             class_of=tuple(class_index[by_name[name]] for name in memory.blocks),
             graphs=graphs,
             menus=tuple(map(_menu, classes, graphs)),
-            base_ns=self.verdict(self._base[1]).step_ns,
+            base_ns=self.verdict(self.base[1]).step_ns,
         )
 
     def make_plan(self, found: Found, budget_bytes: int) -> Plan:
         """The plan's record."""
-        estimate = self._judged[found.choice.kept()] if any(found.choice.options) else self._base[1]
+        estimate = self._judged[found.choice.kept()] if any(found.choice.options) else self.base[1]
         return Plan(
             schema=SCHEMA,
             trainfit=trainfit.__version__,
@@ -175,9 +180,9 @@ class Planner:
             predicted=for_plan(replace(estimate, budget_bytes=budget_bytes)),
             predicted_step_ns=found.verdict.step_ns,
             rows=self._rows(found, budget_bytes),
-            decisions=self._decisions(found.choice),
+            decisions=self.decisions(found.choice),
             inputs=describe_batch(self.step.batch),
-            model=self._fingerprint,
+            model=self.fingerprint,
         ).made_by(self)
 
     @cached_property
@@ -185,12 +190,14 @@ class Planner:
         return self.traced or trace_for_plans(self.step, self.gpu)
 
     @cached_property
-    def _base(self) -> tuple[Trace, Estimate]:
+    def base(self) -> tuple[Trace, Estimate]:
+        """The step with nothing recomputed."""
         trace = self._traced.trace
         return trace, self.estimate(trace)
 
     @property
-    def _programs(self) -> tuple[tuple[str, BlockProgram], ...]:
+    def programs(self) -> tuple[tuple[str, BlockProgram], ...]:
+        """(block, program) in the order of their calls."""
         return self._traced.programs
 
     @cached_property
@@ -198,21 +205,22 @@ class Planner:
         return {}
 
     @cached_property
-    def _planned_traces(self) -> PlannedTraces:
-        return PlannedTraces(self._base[0], dict(self._programs))
+    def planned_traces(self) -> PlannedTraces:
+        return PlannedTraces(self.base[0], dict(self.programs))
 
     def sketch(self, choice: Choice) -> int:
         """The peak that the budget binds, of the choice's trace as it is written without running it.
 
-        Where a block's program is not found in the trace, the linear model and what it leaves out of the unplanned step.
+        Where a block's program is not found in the trace, the linear model, and what it leaves out of the unplanned
+        step.
         """
-        if not all(map(self._planned_traces.knows, self.problem.memory.blocks)):
+        if not all(map(self.planned_traces.knows, self.problem.memory.blocks)):
             return choice.peak_bytes + self.search.base.peak_bytes - self.problem.peak((0,) * len(choice.options))[0]
-        trace = self._planned_traces.of(self._ways(choice))
+        trace = self.planned_traces.of(self.ways(choice))
         memory = simulate_memory(trace, hidden_memory(self.gpu, trace.torch_version), self.allocator)
         return memory.peak_reserved_bytes if self.memory == "reserved" else memory.peak_allocated_bytes
 
-    def _ways(self, choice: Choice) -> dict[str, Way]:
+    def ways(self, choice: Choice) -> dict[str, Way]:
         """The option of each block that recomputes something."""
         blocks = zip(self.problem.memory.blocks, choice.options, strict=True)
         options = ((name, choice.problem.option(block, index)) for block, (name, index) in enumerate(blocks))
@@ -220,7 +228,7 @@ class Planner:
 
     def judge(self, choice: Choice) -> Verdict:
         """What the step takes when each block keeps these storages: applied to the ghost model, traced, simulated."""
-        problem, by_name, kept = self.problem, dict(self._programs), choice.kept()
+        problem, by_name, kept = self.problem, dict(self.programs), choice.kept()
         decisions = {
             name: BlockDecision(kept=storages or (), structure=structure_of(by_name[name]), rerun=storages is None)
             for block, (name, storages) in enumerate(zip(problem.memory.blocks, kept, strict=True))
@@ -250,27 +258,27 @@ class Planner:
     def _recompute_ns(self, program: BlockProgram) -> list[int]:
         """What each op adds to the step when it is replayed: its kernels, less what hides behind communication, or
         where the GPU waits for the CPU, more."""
-        costs = price_with(program.ops, self._pricing)
+        costs = price_with(program.ops, self.pricing)
         gpu_ns = [cost.time_ns and cost.time_ns + KERNEL_GAP_NS for cost in costs]
-        trace, time = self._base[0], self._base[1].time
+        trace, time = self.base[0], self.base[1].time
         if time is None or not time.launch_bound:
-            blocks = [name for name, other in self._programs if other is program]
-            share = share_not_hidden(trace, self._pricing, blocks, sum(gpu_ns))
+            blocks = [name for name, other in self.programs if other is program]
+            share = share_not_hidden(trace, self.pricing, blocks, sum(gpu_ns))
             return [round(share * ns) for ns in gpu_ns]
-        host_ns = issue_times_ns(program.ops, [cost.kernels for cost in costs], self._pricing.profile.host)
+        host_ns = issue_times_ns(program.ops, [cost.kernels for cost in costs], self.pricing.profile.host)
         return [max(pair) for pair in zip(gpu_ns, host_ns, strict=True)]
 
     @cached_property
-    def _pricing(self) -> Pricing:
+    def pricing(self) -> Pricing:
         return replace(pricing_for(self.gpu), network=network_of_step(self.step, self.gpu))
 
     def estimate(self, trace: Trace) -> Estimate:
         """Memory and time of a traced step."""
         estimate = estimate_trace(trace, self.gpu, self.allocator)
-        return replace(estimate, parallelism=self.step.parallelism, time=time_step(trace, self._pricing))
+        return replace(estimate, parallelism=self.step.parallelism, time=time_step(trace, self.pricing))
 
     @cached_property
-    def _fingerprint(self) -> tuple[str, ...]:
+    def fingerprint(self) -> tuple[str, ...]:
         import torch
 
         if isinstance(self.step.model, torch.nn.Module):
@@ -282,12 +290,11 @@ class Planner:
         """The plan beside what people do without one; greedy gets the allocated bytes that the plan has."""
         blocks = self.problem.memory.blocks
         rows: list[tuple[str, Verdict]] = [("nothing recomputed", self.search.base)]
-        if blocks and all(map(self._planned_traces.knows, blocks)):
-            for n, name in ((1, "every layer checkpointed"), (2, "every second layer")):
-                rows.append((name, self._written(dict.fromkeys(blocks[::n], CHECKPOINTED))))
+        if blocks and all(map(self.planned_traces.knows, blocks)):
+            rows += self._checkpointed
             steps = greedy(self.problem, found.choice.peak_bytes)
             if steps is not None:
-                rows.append(("greedy", self._written(self._ways(steps))))
+                rows.append(("greedy", self.written(self.ways(steps))))
         rows.append(("plan", found.verdict))
         return tuple(
             Row(
@@ -300,12 +307,20 @@ class Planner:
             for name, row in rows
         )
 
-    def _written(self, ways: Mapping[str, Way]) -> Verdict:
-        return self.verdict(self.estimate(self._planned_traces.of(ways)))
+    @cached_property
+    def _checkpointed(self) -> list[tuple[str, Verdict]]:
+        """Checkpointing by layers, which is the same for every budget."""
+        blocks = self.problem.memory.blocks
+        ways = ((1, "every layer checkpointed"), (2, "every second layer"))
+        return [(name, self.written(dict.fromkeys(blocks[::n], CHECKPOINTED))) for n, name in ways]
 
-    def _decisions(self, choice: Choice) -> tuple[Decision, ...]:
+    def written(self, ways: Mapping[str, Way]) -> Verdict:
+        """What the step takes by the trace that is written without running it."""
+        return self.verdict(self.estimate(self.planned_traces.of(ways)))
+
+    def decisions(self, choice: Choice) -> tuple[Decision, ...]:
         """Equal blocks that keep the same in one decision; blocks that keep everything are left out."""
-        problem, by_name = choice.problem, dict(self._programs)
+        problem, by_name = choice.problem, dict(self.programs)
         groups: dict[tuple[int, int], list[str]] = {}
         for block, index in enumerate(choice.options):
             if problem.option(block, index).replayed:

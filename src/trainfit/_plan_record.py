@@ -96,7 +96,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Make `model` follow the plan, in place; do it before torch.compile and fully_shard.
 
         On several ranks all must have the same plan; that is checked here, or in the first forward if there is no
-        process group yet. `strict` raises where a block does something else than what was planned for, instead of checkpointing it.
+        process group yet. `strict` raises where a block does something else than what was planned for, instead of
+        checkpointing it.
         """
         difference = first_difference(self.model, fingerprint(model))
         if difference is not None:

@@ -63,7 +63,7 @@ def plan_page(
 def planner_for(plan: Plan, step: Step) -> Planner:
     """A planner of the step that `plan` is for."""
     planner = Planner(step, find_gpu(plan.gpu), plan.memory, plan.allocator)
-    difference = first_difference(plan.model, planner._fingerprint)
+    difference = first_difference(plan.model, planner.fingerprint)
     if difference is not None:
         raise BadPlan(f"the plan is for another model: {difference}", hint="name the target that it was made for")
     inputs = describe_batch(step.batch)
@@ -84,14 +84,14 @@ def plan_profile(plan: Plan, planner: Planner | None) -> StepProfile:
 
 def plan_details(plan: Plan, planner: Planner) -> view.PlanDetails:
     """What is known of the plan beyond its file."""
-    trace, estimate = planner._base
+    trace, estimate = planner.base
     planned = _planned_trace(plan, planner)
     after = planner.estimate(planned)
     _check_predicted(plan, after)
     assert after.time is not None
     after = replace(after, budget_bytes=plan.budget_bytes, time=with_throughput(after.time, planner.step))
     return view.PlanDetails(
-        before=view.Side(estimate, profile_step(trace, planner._pricing, plan.allocator)),
+        before=view.Side(estimate, profile_step(trace, planner.pricing, plan.allocator)),
         after=view.Side(after, _profile(planned, plan, planner)),
         points=_points(plan, planner),
         classes=_classes(plan, planner),
@@ -140,8 +140,8 @@ def _planned_trace(plan: Plan, planner: Planner) -> Trace:
 
 def _profile(planned: Trace, plan: Plan, planner: Planner) -> StepProfile:
     """The planned step op by op; what is replayed has the module of the op that it repeats."""
-    profile = profile_step(planned, planner._pricing, plan.allocator)
-    programs = dict(planner._programs)
+    profile = profile_step(planned, planner.pricing, plan.allocator)
+    programs = dict(planner.programs)
     options = _options(plan, planner).items()
     replayed = {block: [programs[block].ops[op] for op in option.replayed] for block, option in options}
     # Only now: no module is called in a replay, and what the CPU takes depends on which are called.
@@ -172,7 +172,7 @@ def _owner(module: str, blocks: dict[str, list[Op]]) -> str:
 
 def _graphs(planner: Planner) -> dict[int, tuple[BlockProgram, BlockGraph]]:
     """By class, in the order in which the step comes to them."""
-    programs, problem = dict(planner._programs), planner.problem
+    programs, problem = dict(planner.programs), planner.problem
     a_block = dict(zip(problem.class_of, problem.memory.blocks, strict=True))
     return {number: (programs[name], problem.graphs[number]) for number, name in a_block.items()}
 
@@ -187,7 +187,7 @@ def _points(plan: Plan, planner: Planner) -> tuple[view.FrontierPoint, ...]:
     for number, choice in enumerate(choices, start=1):
         tell("simulating the frontier", number, len(choices))
         verdict = weigh(choice)
-        words = _in_words(planner._decisions(choice))
+        words = _in_words(planner.decisions(choice))
         points.append(view.FrontierPoint(verdict.peak_bytes, verdict.step_ns, words, is_plan=False))
     best = [mine]
     for point in sorted(points, key=lambda point: (point.peak_bytes, point.step_ns)):
@@ -200,16 +200,16 @@ def _points(plan: Plan, planner: Planner) -> tuple[view.FrontierPoint, ...]:
 def _scales(plan: Plan, planner: Planner) -> Callable[[Choice], Verdict]:
     """By traces that are written without running the step, if they are right about the plan; else by running it."""
     row = plan.rows[-1]
-    if all(map(planner._planned_traces.knows, planner.problem.memory.blocks)):
-        written = planner._written(_options(plan, planner))
+    if all(map(planner.planned_traces.knows, planner.problem.memory.blocks)):
+        written = planner.written(_options(plan, planner))
         if (written.peak_bytes, written.step_ns) == (row.peak_bytes, row.step_ns):
-            return lambda choice: planner._written(planner._ways(choice))
+            return lambda choice: planner.written(planner.ways(choice))
     return planner.judge
 
 
 def _options(plan: Plan, planner: Planner) -> dict[str, Option]:
     """What each planned block keeps and replays."""
-    programs, graphs = dict(planner._programs), dict(_graphs(planner).values())
+    programs, graphs = dict(planner.programs), dict(_graphs(planner).values())
     options = {}
     for block, decision in plan.block_decisions().items():
         option = evaluate(graphs[programs[block]], decision.kept)

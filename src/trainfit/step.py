@@ -28,7 +28,8 @@ class FSDP:
     reduce_dtype: torch.dtype | None = None
     """The dtype in which gradients are reduced."""
     offload: bool = False
-    """Keep sharded parameters, gradients and optimizer state on the host."""
+    """Keep sharded parameters, gradients and optimizer state on the host, where the optimizer runs: the GPU's memory is
+    predicted, what the host does meanwhile is not."""
     hsdp: int | None = None
     """Shard over so many ranks, and replicate over the rest; None to shard over all."""
     sync_every_micro_batch: bool = True

@@ -6,7 +6,9 @@ or a transformers config (`hf:path/config.json`). Whatever is wrong with it beco
 
 from __future__ import annotations
 
+import functools
 import importlib
+import inspect
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -24,21 +26,24 @@ _FORMS = "a target is a preset, file.py:function, package.module:function or hf:
 
 
 def resolve(target: str, *, batch: int | None = None, seq: int | None = None) -> Step:
-    """The Step that `target` names; `batch` and `seq` only for presets and transformers configs."""
+    """The Step that `target` names; a function gets `batch` and `seq` if it has parameters of these names."""
     if target.startswith("hf:"):
         return _from_config(Path(target.removeprefix("hf:")), batch, seq)
     if ":" not in target:
         if target.endswith(".py") or "/" in target:
             raise BadTarget(f"{target} names no function", hint=f"write {target}:FUNCTION; {_FORMS}")
         return presets.build(target, batch=batch, seq=seq)
-    if batch is not None or seq is not None:
-        raise UsageError(
-            f"--batch and --seq are for presets and transformers configs; {target} makes its own batch",
-            hint="change the batch in the function",
-        )
     place, _, function_name = target.rpartition(":")
     module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
-    return _call(_find_function(module, place, function_name), target)
+    function = _find_function(module, place, function_name)
+    sizes = {name: size for name, size in (("batch", batch), ("seq", seq)) if size is not None}
+    for name in sizes:
+        if name not in inspect.signature(function).parameters:
+            raise UsageError(
+                f"{target} makes its own batch: it has no parameter called {name!r} for --{name}",
+                hint=f"leave --{name} out and change it in the function, or give the function that parameter",
+            )
+    return _call(functools.partial(function, **sizes), target)
 
 
 def _from_config(path: Path, batch: int | None, seq: int | None) -> Step:
@@ -80,7 +85,7 @@ def _put_on_path(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _find_function(module: ModuleType, place: str, name: str) -> Callable[[], Any]:
+def _find_function(module: ModuleType, place: str, name: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is None:
         names = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]

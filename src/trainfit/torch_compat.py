@@ -175,6 +175,8 @@ active_fake_mode: Callable[[], Any] = _guards.active_fake_mode
 
 IGNORED_BY_CHECKPOINT: frozenset[Any] = frozenset(checkpoint.SAC_IGNORED_OPS)
 """Ops that torch's selective checkpointing passes over without counting them."""
+QUESTIONS = IGNORED_BY_CHECKPOINT - {torch.ops.aten.detach.default}
+"""Those of them that ask a tensor subclass for its device or sizes, and run nothing."""
 
 wraps_others: Callable[[type], bool] = is_traceable_wrapper_subclass_type
 """Whether tensors of this class wrap others, as DTensors do."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trainfit
 from trainfit.autosac import (
@@ -103,19 +105,19 @@ def test_a_budget_of_1_6_gib_on_4_ranks_checkpoints_layers_0_to_3() -> None:
 
 
 def test_d12_the_baseline_is_the_memory_of_one_moment() -> None:
-    """Theirs adds activations at the end of forward to temporaries at the peak of backward. That formula, on our
-    statistics, is within 5% of the number in their test; what the step holds at any one moment is 6.5% less."""
+    """Within 5% of the number in torch's test. Theirs adds activations at the end of forward to temporaries at the peak
+    of backward: that formula, on our statistics, is 10% more than the step holds at any one moment."""
     graph, peak = torchs_case()
+    baseline, _ = get_peak_memory_runtime_baseline(graph)
+    assert baseline == peak["Total"] - peak["Optstate"]
+    assert baseline / THEIR_BASELINE_BYTES == pytest.approx(1.0, abs=0.05)
+    with_state, _ = get_peak_memory_runtime_baseline(graph, optimizer_state=True)
+    assert with_state == peak["Total"]
     nodes = graph.nodes
     formula = nodes[0]["param_per_module"] + max(
         node["grad_total"] + node["act_grad_per_module"] + node["act_total"] for node in nodes
     )
-    assert formula / THEIR_BASELINE_BYTES == pytest.approx(1.0, abs=0.05)
-    baseline, _ = get_peak_memory_runtime_baseline(graph)
-    assert baseline == peak["Total"] - peak["Optstate"]
-    assert baseline / THEIR_BASELINE_BYTES == pytest.approx(0.935, abs=0.005)
-    with_state, _ = get_peak_memory_runtime_baseline(graph, optimizer_state=True)
-    assert with_state == peak["Total"]
+    assert formula / baseline == pytest.approx(1.10, abs=0.01)
 
 
 def sizes_only(stats: list[Any]) -> list[Any]:
@@ -253,6 +255,26 @@ def test_d13_the_real_peak_is_at_most_the_predicted_one_and_that_at_most_the_bud
             solved += 1
         assert solved >= 2
         assert times == sorted(times)
+
+
+@pytest.mark.parametrize("context", [contextlib.nullcontext, FakeTensorMode])
+def test_decisions_are_sound_on_cpu_tensors_and_on_fake_ones_too(context: Any) -> None:
+    with context():
+        model, inputs = Mixed(64), torch.ones(512, 64)
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], momentum=0.9)
+        training = model, optimizer, inputs
+        accumulate(*training)
+        info, sac = collect_stats(model, functools.partial(accumulate, *training), optimizer, inputs, gpu="h200")
+        graph = parse_module_info(info)
+        base, _ = get_peak_memory_runtime_baseline(graph, optimizer_state=True)
+        decisions, _, predicted = sac_milp(graph, 0.9 * base / GIB)
+        apply_sac(model, decisions, sac)
+        tracker = MemTracker()
+        tracker.track_external(*training)
+        with tracker:
+            accumulate(*training)
+    assert decisions
+    assert tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"] <= predicted <= 0.9 * base
 
 
 def test_d14_optimizer_state_inputs_buffers_and_unsharded_parameters_count() -> None:

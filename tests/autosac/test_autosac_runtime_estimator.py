@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -14,11 +16,12 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trainfit
-from trainfit import autosac
+from trainfit import autosac, torch_compat
 from trainfit.autosac.runtime_estimator import RuntimeEstimator
 from trainfit.errors import NoGpu, UsageError
 from trainfit.gpus.catalogue import find_gpu
 
+measure = importlib.import_module("trainfit.calibrate.measure")  # the package has a function of that name
 COST_MODEL, BENCHMARK = "operator-level-cost-model", "operator-level-benchmark"
 
 
@@ -131,6 +134,8 @@ def test_fake_cpu_tensors_work_too() -> None:
             model(inputs).sum().backward()
     assert estimator.mod_bw_pre_order[0] == "Net"
     assert estimator.total_runtime > 0
+    # D3: a fake tensor that is asked for its device dispatches an op, which torch's estimator charges for.
+    assert {op.name.split(".")[0] for op in estimator.recording.ops} == {"aten"}
 
 
 def test_the_benchmark_says_that_it_needs_a_gpu_and_other_modes_are_refused() -> None:
@@ -140,6 +145,38 @@ def test_the_benchmark_says_that_it_needs_a_gpu_and_other_modes_are_refused() ->
         pass
     with pytest.raises(NotImplementedError, match="no estimate mode is called 'guess'"):
         RuntimeEstimator()("guess")
+
+
+def test_the_benchmark_runs_every_distinct_op_once_on_tensors_like_those_that_were_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a stand-in for the GPU's profiler: what it times is what the recording asks for, strides included."""
+    ran: list[str] = []
+
+    class Timer(torch_compat.DispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            kwargs = kwargs or {}
+            self.call = str(func), measure.describe(args), {key: measure.describe(kwargs[key]) for key in kwargs}
+            ran.append(f"{func} {[tuple(arg.stride()) for arg in args if isinstance(arg, torch.Tensor)]}")
+            return func(*args, **kwargs)
+
+    def timed(workloads, repeats, known):
+        for workload in workloads:
+            with Timer() as timer:
+                workload()
+            others = {field.name: 0 for field in dataclasses.fields(measure.Sample)}
+            yield measure.Sample(**others | dict(zip(("op", "args", "kwargs"), timer.call, strict=True), cold_ns=2000))
+
+    monkeypatch.setattr(measure, "measure", timed)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    estimator = RuntimeEstimator(gpu="h200")
+    with FakeTensorMode():
+        x, row = torch.ones(3, 3), torch.ones(1, 3)
+        with estimator(BENCHMARK):
+            for _ in range(2):
+                torch.add(x.t(), row.expand(3, 3))
+    assert estimator.total_runtime == pytest.approx(6 * 0.002)  # two adds and, with this timer, four views
+    assert [line for line in ran if line.startswith("aten.add.")] == ["aten.add.Tensor [(1, 3), (0, 1)]"]
 
 
 def test_each_entry_starts_afresh_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,6 +232,16 @@ assert tuple(estimator.recording.ops[names.index("aten.mm.default")].outputs[0].
 assert sharded < whole / 2, (sharded, whole)
 peak = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
 assert peak["Total"] == 4 * (512 * 512 * 3), peak
+
+from torch import nn
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from trainfit.autosac.sac_estimator import SACEstimator
+block = nn.Sequential(nn.Linear(64, 256, bias=False), nn.GELU(), nn.Linear(256, 64, bias=False))
+parallelize_module(block, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+with SACEstimator(gpu="h200")("operator-level-cost-model") as sac:
+    block(torch.ones(4, 64)).sum().backward()
+stats = sac.sac_mod_stats["Sequential"]
+assert stats.memory[stats.func_names.index("gelu")] == 4 * 256 // 8 * 4, stats
 
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup

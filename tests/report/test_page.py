@@ -15,6 +15,8 @@ from profiles import ACTIVATIONS, BACKWARD, FORWARD, PARAMETERS, RECOMPUTE, Row,
 from small_model import HOSTILE
 
 import trainfit
+from trainfit import _report
+from trainfit._plan import Planner
 from trainfit._report import estimate_page, plan_page
 from trainfit._time_estimate import TimeEstimate
 from trainfit._verify import Verification
@@ -22,6 +24,7 @@ from trainfit.cli import main
 from trainfit.errors import BadPlan
 from trainfit.report import html, view
 from trainfit.report.strip import KEPT, RECOMPUTED, BlockClass, BlockValue, strips
+from trainfit.solve import Verdict
 from trainfit.units import format_bytes
 
 SECTIONS = "measured comparison frontier memory breakdown decisions modules time assumptions provenance".split()
@@ -93,6 +96,16 @@ def test_the_frontier_has_the_plan_and_falls_with_memory(page: view.Page, plan: 
     assert times == sorted(times, reverse=True)
 
 
+def test_where_written_traces_are_wrong_about_the_plan_the_frontier_is_judged(
+    plan: trainfit.Plan, page: view.Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Planner, "written", lambda self, ways: Verdict(peak_bytes=1, step_ns=1))
+    monkeypatch.setattr(_report, "FRONTIER_CHOICES", 2)
+    judged = plan_page(plan, plan.planner).frontier
+    assert [point for point in judged if point.is_plan] == [point for point in page.frontier if point.is_plan]
+    assert {judged[0], judged[-1]} == {page.frontier[0], page.frontier[-1]}
+
+
 def test_the_strip_says_what_each_layer_keeps(page: view.Page) -> None:
     first, strip = page.strips  # the first layer needs no gradient of its input, so it is a class of its own
     assert first.cells == (("layers.0", 0),)
@@ -146,6 +159,8 @@ def test_an_estimate_has_a_page_of_its_own(step: trainfit.Step) -> None:
     shown = sections(html.render(page))
     assert shown == [name for name in SECTIONS if name not in ("measured", "comparison", "frontier", "decisions")]
     assert page.missing is None
+    spread = dict(estimate_page(replace(estimate, parallelism="FSDP over 8 GPUs")).provenance)
+    assert spread["parallelism"] == "FSDP over 8 GPUs; all figures are of one of them"
     assert estimate_page(replace(estimate, source=None)).missing is not None
 
 

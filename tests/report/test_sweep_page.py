@@ -6,6 +6,9 @@ import html as html_escapes
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
+
+from browser import Browser, Tab
 
 from trainfit.report import html, text
 from trainfit.report.sweep_page import Cell, sweep_page
@@ -108,3 +111,26 @@ def test_the_page_s_file_has_the_results_without_the_plans() -> None:
     assert [row["configuration"]["batch"] for row in rows] == [4, 8, 16]
     assert rows[0]["peak_reserved_bytes"] == 3 * GIB
     assert not any("plan" in row for row in rows)
+
+
+def test_in_a_browser_a_heading_sorts_by_its_column_and_the_page_is_quiet(chromium: Browser, tmp_path: Path) -> None:
+    file = tmp_path / "sweep.html"
+    file.write_text(html.render_sweep(sweep_page([replace(FAST, configuration=BROKEN.configuration), *RESULTS], "toy")))
+    tab = Tab(chromium, file)
+
+    def column(number: int) -> list[str]:
+        found: list[str] = tab.evaluate(
+            f"[...document.querySelectorAll('tbody tr td:nth-child({number})')].map((cell) => cell.textContent)"
+        )
+        return found
+
+    assert column(3) == ["16", "4", "8", "16"]
+    tab.click("th:nth-child(3) button")
+    assert column(3) == ["16", "16", "8", "4"]
+    tab.click("th:nth-child(3) button")
+    assert column(3) == ["4", "8", "16", "16"]
+    tab.click("th:nth-child(1) button")
+    assert column(1) == ["h200", "h200", "h200", "l4"]
+    assert tab.complaints() == []
+    assert tab.requests() == [file.as_uri()]
+    tab.close()

@@ -25,8 +25,9 @@ import torch
 from torch import nn
 
 from trainfit.apply.compiled import NOTHING, Compiled, compile_plan
+from trainfit.apply.numbers import renumberings
 from trainfit.apply.record import record
-from trainfit.apply.replay import AT_START, plan_replay, structure_of
+from trainfit.apply.replay import AT_START, plan_replay, structural_difference
 from trainfit.apply.rerun import Rerun, Start
 from trainfit.apply.runtime import Call, Packer, holding_submodule_outputs, unpack
 from trainfit.apply.twins import PLANNED, is_planned, named_tensors, tensors_in
@@ -205,10 +206,14 @@ class PlannedBlock:
         except Exception as error:  # whatever the block's code may raise on tensors without data
             self._complain(f"it cannot be recorded: {type(error).__name__}: {error}")
             return None
-        structure = structure_of(recording.program)
-        if self._decision.structure not in (None, structure):
-            self._complain("its ops are not those that the plan was made for")
-            return None
+        planned = self._decision.structure
+        if planned is not None and (difference := structural_difference(planned, recording.program)):
+            alike = (each for each in renumberings(recording) if not structural_difference(planned, each.program))
+            found = next(alike, None)
+            if found is None:
+                self._complain(difference)
+                return None
+            recording = found
         return compile_plan(recording, plan_replay(recording.program, self._decision))
 
     def _call(self, compiled: Compiled, module: nn.Module, device: torch.device) -> Call:

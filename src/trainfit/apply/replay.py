@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trainfit.errors import BadDecision
-from trainfit.records import BlockDecision, BlockProgram, Op
+from trainfit.records import BlockDecision, BlockProgram
 
 AT_START = -1
 """In `ReplayPlan.random_starts`: the generator's state when the block's forward began."""
@@ -127,18 +127,39 @@ def plan_replay(program: BlockProgram, decision: BlockDecision) -> ReplayPlan:
 
 
 def structure_of(program: BlockProgram) -> str:
-    """A fingerprint of what the block does that is the same for all input sizes: ops, and which storages they use."""
+    """A fingerprint of what the block does that is the same for all input sizes: ops, and which storages they use.
 
-    def storages(op: Op) -> tuple[object, ...]:
-        return op.name, tuple(r.storage for r in op.input_refs()), tuple(r.storage for r in op.outputs)
-
+    After the colon come two digits per op, by which the first op that differs can be named.
+    """
+    ops = [
+        (op.name, tuple(r.storage for r in op.input_refs()), tuple(r.storage for r in op.outputs)) for op in program.ops
+    ]
     facts = (
-        tuple(storages(op) for op in program.ops),
+        tuple(ops),
         tuple(ref.storage for ref in program.saved),
         program.submodule_outputs,
         tuple((name, ref.storage) for name, ref in program.parameters),
     )
-    return hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
+    return f"{_digest(facts, 16)}:{''.join(_digest(op, 2) for op in ops)}"
+
+
+def _digest(facts: object, length: int) -> str:
+    return hashlib.sha256(repr(facts).encode()).hexdigest()[:length]
+
+
+def structural_difference(planned: str, program: BlockProgram) -> str | None:
+    """The first thing in which `program` is not what was planned for, in words; None if it is that."""
+    planned_whole, _, planned_ops = planned.partition(":")
+    whole, _, ops = structure_of(program).partition(":")
+    if whole == planned_whole:
+        return None
+    for index, op in enumerate(program.ops):
+        if planned_ops[2 * index : 2 * index + 2] != ops[2 * index : 2 * index + 2]:
+            place = f"in its {op.module}" if op.module else "in the block itself"
+            return f"its op {index}, {op.name} {place}, is not the one that the plan was made for"
+    if len(ops) != len(planned_ops):
+        return f"it has {len(program.ops)} ops, and the plan was made for {len(planned_ops) // 2}"
+    return "its ops are those that the plan was made for, but autograd saves other tensors of them"
 
 
 def _sources(program: BlockProgram, values: Values) -> dict[int, int | str]:

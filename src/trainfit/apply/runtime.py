@@ -38,11 +38,21 @@ class Dropped:
         self.call.release(self.save)
 
 
+class Kept:
+    """What autograd holds of a kept tensor that a replay reads; it dies when its node is done."""
+
+    __slots__ = ("__weakref__", "tensor", "version")
+
+    def __init__(self, tensor: torch.Tensor, version: int) -> None:
+        self.tensor = tensor
+        self.version = version
+
+
 def unpack(packed: Any) -> torch.Tensor:
     """Autograd's way back: a kept tensor after a look at its version, or a rebuilt one."""
     if type(packed) is Dropped:
         return packed.call.get(packed.save)
-    tensor, version = packed
+    tensor, version = (packed.tensor, packed.version) if type(packed) is Kept else packed
     check_version(tensor, version)
     return tensor
 
@@ -64,7 +74,7 @@ class Call:
     """One forward of a planned block, until its graph is gone."""
 
     __slots__ = (
-        "__weakref__", "compiled", "device", "held", "held_weakly", "lookup", "marks", "module", "on_replay",
+        "__weakref__", "compiled", "device", "held", "kept", "lookup", "marks", "module", "on_replay",
         "parameters", "rebuilt", "rerun", "states", "witnesses",
     )  # fmt: skip
 
@@ -81,8 +91,8 @@ class Call:
         self.device = device
         self.lookup = lookup
         self.on_replay = on_replay
-        self.held: dict[int, tuple[torch.Tensor, int]] = {}  # value -> (tensor, version), until the first replay
-        self.held_weakly: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self.held: dict[int, tuple[torch.Tensor, int]] = {}  # value -> (tensor, version): what the replay reads
+        self.kept: dict[int, weakref.ref[Kept]] = {}  # value -> what autograd holds of it as well
         self.parameters: dict[str, tuple[torch.Tensor, int]] = {}
         self.marks = dict(compiled.plan.rebuilt)  # value -> `Dropped` marks that stand for views of it
         self.rebuilt: dict[int, torch.Tensor] = {}
@@ -116,6 +126,10 @@ class Call:
     def let_go(self) -> None:
         """A backward pass is over: with a retained graph, or one that ran in part, something may be left."""
         self.rebuilt.clear()
+        if any(self.marks.values()):  # another pass may ask for them when the nodes that hold their sources are done
+            for value, reference in self.kept.items():
+                if (kept := reference()) is not None:
+                    self.held[value] = (kept.tensor, kept.version)
         if self.rerun is not None:
             self.rerun.let_go()
 
@@ -139,8 +153,8 @@ class Call:
         torch_compat.after_backward(_letting_go(weakref.ref(self)))
 
     def _at_hand(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """What the replay starts from. What autograd holds too is held weakly from now on, so that it goes when its
-        node is done; a second replay (retain_graph) finds it still there."""
+        """What the replay starts from. What autograd holds too is left to it from now on, so that it goes when its
+        node is done."""
         for name, value in self.compiled.plan.from_parameters:
             tensor, version = self.parameters[name]
             if not tensor.untyped_storage().nbytes() and tensor.numel():
@@ -148,18 +162,14 @@ class Call:
             else:
                 check_version(tensor, version, RECOMPUTED_FROM)
             yield value, tensor.detach()
-        kept_by_autograd = set(self.compiled.holds.values())
-        for value, (reference, version) in self.held_weakly.items():
-            tensor_or_none = reference()
-            assert tensor_or_none is not None, "autograd holds a kept tensor as long as it can ask for dropped ones"
-            check_version(tensor_or_none, version)
-            yield value, tensor_or_none
-        for value, (tensor, version) in list(self.held.items()):
+        for value, reference in self.kept.items():
+            if (kept := reference()) is not None:
+                self.held.pop(value, None)
+                check_version(kept.tensor, kept.version, RECOMPUTED_FROM)
+                yield value, kept.tensor
+        for value, (tensor, version) in self.held.items():
             check_version(tensor, version, RECOMPUTED_FROM)
             yield value, tensor
-            if value in kept_by_autograd:
-                self.held_weakly[value] = (weakref.ref(tensor), version)
-                del self.held[value]
 
 
 def _letting_go(reference: weakref.ref[Call]) -> Callable[[], None]:
@@ -200,10 +210,10 @@ class Packer:
             ) or save in call.compiled.unchecked:
                 if packing is Packing.DROP:
                     return Dropped(call, save)
-                return self._keep(call, tensor) if packing is Packing.KEEP else self._special(call, save, tensor)
+                return self._keep(tensor) if packing is Packing.KEEP else self._special(call, save, tensor)
         return self._differ(call, save, tensor)
 
-    def _keep(self, call: Call, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def _keep(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
         if tensor.requires_grad:
             tensor = tensor.detach()  # an output of the node leads back to the node: that would be a cycle
         return tensor, tensor._version
@@ -216,9 +226,12 @@ class Packer:
             if save in compiled.watched and not isinstance(tensor, Ghost):
                 call.witnesses[save] = (_without_storage(tensor), tensor._version)
             return Dropped(call, save)
-        kept = self._keep(call, tensor)
-        if save in compiled.holds:
-            call.held[compiled.holds[save]] = kept
+        if save not in compiled.holds:
+            return self._keep(tensor)
+        value = compiled.holds[save]
+        call.held[value] = self._keep(tensor)
+        kept = Kept(*call.held[value])
+        call.kept[value] = weakref.ref(kept)
         return kept
 
     def _differ(self, call: Call, save: int, tensor: torch.Tensor) -> Dropped:

@@ -155,7 +155,7 @@ class MemTracker:
             if module is None:
                 continue
             if module not in found:
-                memory = recording.modules[id(module)]
+                memory = recording.modules[module]
                 found[module] = _ModMemStats(
                     span.call.fqn, self._bytes(memory.parameters), self._bytes(memory.buffers), 0, 0
                 )

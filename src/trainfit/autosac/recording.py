@@ -9,6 +9,7 @@ On a ghost GPU it listens to the ghost; elsewhere a dispatch mode that changes n
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -86,7 +87,7 @@ class Recording(Recorder):
         self.kinds: dict[int, _MemRefType] = {}  # by storage, where somebody said what it is for
         self.saved: set[int] = set()  # storages that autograd keeps for backward
         self.observer: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
-        self.modules: dict[int, ModuleMemory] = {}  # by id of the module; spans hold the modules weakly
+        self.modules: weakref.WeakKeyDictionary[nn.Module, ModuleMemory] = weakref.WeakKeyDictionary()
         self._gpu_name = gpu
         self._func: Any = None
         self._in_optimizer = False
@@ -248,8 +249,8 @@ class Recording(Recorder):
 
     def _begin_call(self, module: nn.Module, inputs: Any) -> None:
         call = self.tracker.stack[-1]
-        if id(module) not in self.modules or call.parent is None:
-            self.modules[id(module)] = self.note_module(module)
+        if module not in self.modules or call.parent is None:
+            self.modules[module] = self.note_module(module)
         tensors = [leaf for leaf in torch_compat.tree_flatten(inputs)[0] if isinstance(leaf, torch.Tensor)]
         is_leaf = next(module.children(), None) is None
         self.spans.append(Span(call, is_leaf, self.mark(), self._storages(tensors), bool(tensors)))
@@ -328,6 +329,8 @@ class _ListeningMode(torch_compat.DispatchMode):
         if any(torch_compat.wraps_others(kind) for kind in types):
             return NotImplemented  # it takes its ops apart, and those on what it wraps come here
         result = func(*args, **(kwargs or {}))
+        if func in torch_compat.QUESTIONS:
+            return result
         if torch_compat.active_fake_mode() is self._fake_mode:  # another one is DTensor's, which works out shapes
             self._recording(func, args, kwargs or {}, result)
         return result

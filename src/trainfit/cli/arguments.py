@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def add_target(parser: argparse.ArgumentParser, help_text: str) -> None:
     """TARGET, and the sizes of those targets whose batch is ours to make."""
     parser.add_argument("target", metavar="TARGET", help=help_text)
-    parser.add_argument("--batch", type=positive, metavar="N", help="batch size of a preset or an hf: target")
-    parser.add_argument("--seq", type=positive, metavar="N", help="sequence length of a preset or an hf: target")
+    parser.add_argument("--batch", type=positive, metavar="N", help="batch size, of a target that takes it")
+    parser.add_argument("--seq", type=positive, metavar="N", help="sequence length, of a target that takes it")
 
 
 def add_gpu(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from trainfit.units import parse_bytes
 if TYPE_CHECKING:
     from trainfit._plan_record import Plan
     from trainfit.records import StepProfile
+    from trainfit.step import Step
 
 INTERRUPTED = 130
 _LARGEST = 2**20
@@ -62,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     if args.maximize and (args.budget == "min" or args.frontier):
         raise UsageError("--maximize goes with one budget", hint="leave out --frontier, and --budget min")
     with contextlib.redirect_stdout(sys.stderr), progress.bar(f"{args.target} on a ghost {gpu.name}"):
-        plan = _maximize(args) if args.maximize else _plan(args, args.batch, args.seq)
+        plan = _maximize(args) if args.maximize else _plan(args)
         points = _frontier(args) if args.frontier else ()
         written = _write(args, plan, points)
         room = _room(args, plan) if plan.status == "nothing to recompute" and not args.maximize else None
@@ -73,46 +74,52 @@ def run(args: argparse.Namespace) -> int:
     return INTERRUPTED if plan.status == "interrupted" else 0
 
 
-def _plan(args: argparse.Namespace, batch: int | None, seq: int | None) -> Plan:
-    import trainfit
-    from trainfit.targets import resolve
+def _step(args: argparse.Namespace, seq: int | None = None) -> Step:
+    from trainfit import targets
 
-    step = spread(resolve(args.target, batch=batch, seq=seq), args)
-    return trainfit.plan(step, args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
+    return spread(targets.resolve(args.target, batch=args.batch, seq=seq or args.seq), args)
+
+
+def _plan(args: argparse.Namespace) -> Plan:
+    import trainfit
+
+    return trainfit.plan(_step(args), args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
 
 
 def _room(args: argparse.Namespace, plan: Plan) -> int | None:
     """The largest batch that fits as it is."""
     from trainfit._largest import largest_batch
-    from trainfit.targets import resolve
 
-    step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
     gpu = find_gpu(args.gpu)
-    return largest_batch(step, gpu, plan.budget_bytes, memory=args.memory, allocator=args.allocator)
+    with contextlib.suppress(KeyboardInterrupt):  # the plan is there
+        return largest_batch(_step(args), gpu, plan.budget_bytes, memory=args.memory, allocator=args.allocator)
+    return None
 
 
 def _frontier(args: argparse.Namespace) -> tuple[Plan, ...]:
     from trainfit._plan import plan_frontier
-    from trainfit.targets import resolve
 
-    step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
-    return plan_frontier(step, args.gpu, memory=args.memory, allocator=args.allocator)
+    return plan_frontier(_step(args), args.gpu, memory=args.memory, allocator=args.allocator)
 
 
 def _maximize(args: argparse.Namespace) -> Plan:
     """The plan for the largest batch or sequence that fits, by doubling and then bisection."""
+    import trainfit
+    from trainfit._largest import batch_size, with_batch_size
+
+    step = _step(args) if args.maximize == "batch" else None
 
     def attempt(size: int) -> Plan | None:
+        sized = with_batch_size(step, size) if step is not None else _step(args, seq=size)
         try:
-            sizes = {"batch": args.batch, "seq": args.seq} | {args.maximize: size}
-            plan = _plan(args, **sizes)
+            plan = trainfit.plan(sized, args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
         except InfeasibleBudget as error:
             print(f"{args.maximize} {size}: {error.message}", file=sys.stderr)
             return None
         print(f"{args.maximize} {size}: fits with {plan.status}", file=sys.stderr)
         return plan
 
-    largest, plan = largest_that_fits(attempt, args.batch if args.maximize == "batch" else args.seq)
+    largest, plan = largest_that_fits(attempt, args.seq if step is None else batch_size(step))
     print(f"the largest {args.maximize} that fits is {largest}", file=sys.stderr)
     return plan
 

@@ -23,8 +23,8 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument("plan", metavar="PLAN", type=Path, help="a file that 'trainfit plan -o' wrote")
     parser.add_argument("target", metavar="TARGET", nargs="?", help="the target that the plan was made for")
-    parser.add_argument("--batch", type=positive, metavar="N", help="batch size of a preset or an hf: target")
-    parser.add_argument("--seq", type=positive, metavar="N", help="sequence length of a preset or an hf: target")
+    parser.add_argument("--batch", type=positive, metavar="N", help="batch size, of a target that takes it")
+    parser.add_argument("--seq", type=positive, metavar="N", help="sequence length, of a target that takes it")
     add_ranks(parser)
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, required=True, help="the page to write")
     parser.add_argument(

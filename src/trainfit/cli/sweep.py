@@ -32,12 +32,18 @@ def add_parser(verbs: Any) -> None:
     )
     parser.add_argument("target", metavar="TARGET", help=ANY_TARGET)
     parser.add_argument(
-        "--batch", type=several(positive), metavar="N,N", help="batch sizes of a preset or an hf: target"
+        "--batch", type=several(positive), metavar="N,N", help="batch sizes, of a target that takes them"
     )
     parser.add_argument(
-        "--seq", type=several(positive), metavar="N,N", help="sequence lengths of a preset or an hf: target"
+        "--seq", type=several(positive), metavar="N,N", help="sequence lengths, of a target that takes them"
     )
-    parser.add_argument("--gpu", type=several(str), default=["h200"], metavar="GPU,GPU", help="(default: h200)")
+    parser.add_argument(
+        "--gpu",
+        type=several(str),
+        default=["h200"],
+        metavar="GPU,GPU",
+        help="GPUs that 'trainfit gpus' lists (default: h200)",
+    )
     parser.add_argument(
         "--world-size", type=several(positive), metavar="N,N", help="GPUs to shard over with FSDP2; 1 for no sharding"
     )

@@ -29,6 +29,9 @@ ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 ResizeListener = Callable[[torch.UntypedStorage], None]
 
+LARGEST_HOST_COPY = 2**20
+"""Elements up to which a copy to the host is filled; memory that nobody writes or reads takes no room."""
+
 # C++ autograd nodes whose formula adds tensors; in every other node an add is the engine summing gradients.
 ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
 
@@ -155,7 +158,8 @@ def _leave_gpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     dtype = kwargs.get("dtype") or ghost.dtype
     values = known_value(ghost)
     if values is None:
-        return torch.ones(ghost.shape, dtype=dtype, device=kwargs["device"])
+        make = torch.empty if ghost.numel() > LARGEST_HOST_COPY else torch.ones
+        return make(ghost.shape, dtype=dtype, device=kwargs["device"])
     return values.to(dtype, copy=True)
 
 

@@ -8,5 +8,5 @@ code decides what is gathered, reduced, copied and freed, and when; nothing of i
 from trainfit.parallel.distribute import Distributed as Distributed
 from trainfit.parallel.distribute import distribute as distribute
 from trainfit.parallel.distribute import local_tensors as local_tensors
-from trainfit.parallel.ranks import ranks as ranks
-from trainfit.parallel.ranks import ranks_of_step as ranks_of_step
+from trainfit.parallel.group import ranks as ranks
+from trainfit.parallel.group import ranks_of_step as ranks_of_step

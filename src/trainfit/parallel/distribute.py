@@ -32,6 +32,12 @@ def distribute(model: nn.Module, step: Step) -> Distributed:
     if step.fsdp is not None and step.ddp is not None:
         raise BadStep("the step has both fsdp and ddp", hint="pass one; FSDP(hsdp=...) shards and replicates")
     if step.fsdp is not None:
+        accumulates = not step.set_to_none or (step.micro_batches > 1 and step.fsdp.sync_every_micro_batch)
+        if step.fsdp.offload and accumulates:
+            raise BadStep(
+                "gradients that accumulate on the host are not modelled",
+                hint="pass FSDP(sync_every_micro_batch=False) and set_to_none=True, or leave FSDP(offload=...) out",
+            )
         return _shard(model, step.fsdp)
     if step.ddp is not None:
         return _replicate(model, step.ddp)
@@ -47,14 +53,14 @@ def local_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
 
 
 def _shard(model: nn.Module, fsdp: FSDP) -> Distributed:
-    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
     _check_sizes(fsdp.world_size, fsdp.gpus_per_node)
-    if fsdp.offload:
-        raise BadStep("offload to the host is not modelled", hint="leave FSDP(offload=...) out")
     options: dict[str, Any] = {
         "mesh": _mesh(fsdp),
         "mp_policy": MixedPrecisionPolicy(param_dtype=fsdp.param_dtype, reduce_dtype=fsdp.reduce_dtype),
+        # Whether the host's memory is pinned makes no difference on the GPU.
+        "offload_policy": CPUOffloadPolicy(pin_memory=False) if fsdp.offload else OffloadPolicy(),
     }
     modules = dict(model.named_modules())
     units = find_blocks(model) if fsdp.units is None else fsdp.units

@@ -57,7 +57,7 @@ def verdict_text(results: Sequence[SweepResult]) -> tuple[str, str]:
         return headline, ""
     best = results[0]
     rate, unit = rate_of(best)
-    axes = ", ".join(f"{axis} {axis_text(best, axis)}" for axis in axes_of(results))
+    axes = ", ".join(f"{axis.replace('_', ' ')} {axis_text(best, axis)}" for axis in axes_of(results))
     return headline, f"fastest: {axes}" + ("" if rate is None else f": {rate_text(rate)} {unit}")
 
 

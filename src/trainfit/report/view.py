@@ -357,6 +357,8 @@ def _assumptions(allocator: str, time: TimeEstimate | None) -> tuple[str, ...]:
 
 def _provenance(trainfit: str, estimate: Estimate, command: str | None) -> tuple[tuple[str, str], ...]:
     rows = [("trainfit", trainfit), ("torch", estimate.torch), ("GPU", estimate.gpu)]
+    if estimate.parallelism is not None:
+        rows.append(("parallelism", f"{estimate.parallelism}; all figures are of one of them"))
     rows += [("allocator", estimate.allocator), ("parameters", f"{estimate.num_parameters:,}")]
     return tuple(rows + ([("command", command)] if command else []))
 

@@ -207,6 +207,8 @@ def _op_actions(trace: Trace, op_index: int, events: Sequence[MemoryEvent], hidd
 
 def _interleaved(outputs: Sequence[Action], steps: Sequence[int], stream: int) -> tuple[list[Action], list[Action]]:
     """The outputs and temporaries of one kernel in the order of its steps, and the temporaries that are left."""
+    if not steps:
+        return list(outputs), []
     num_first = max(0, len(outputs) - steps.count(OUTPUT) - steps.count(LAST_OUTPUT))
     actions, pending, live = list(outputs[:num_first]), list(outputs[num_first:]), list[Action]()
     for number, step in enumerate(steps):

@@ -42,6 +42,8 @@ _GOOD_ENOUGH = 1e-4
 """A gap, as a share of the step's time, below which no options between the menu's are looked for."""
 _CERTIFIED = 5e-4
 """A gap above which options between those in use are tried, and then all undominated ones where there are few."""
+_ROOM_BYTES = 2**20
+"""Added to a budget that is the smallest peak itself, where rounding decides whether there is a mixture."""
 _STEPS_BETWEEN = 8
 _MAX_ROUNDS = 4
 _MAX_OPTIONS = 32
@@ -121,8 +123,11 @@ def smallest_peak(problem: Problem) -> Choice:
 
 def recompute_bound_ns(problem: Problem, budget_bytes: int) -> int:
     """A recompute time below which no choice within the budget is; 0 where the budget is too small for any."""
-    mixture = _best_mixture(problem, budget_bytes)
-    return 0 if mixture is None else mixture[1]
+    for room_bytes in (0, _ROOM_BYTES):  # of a larger budget the bound is lower, and holds for the smaller one too
+        mixture = _best_mixture(problem, budget_bytes + room_bytes)
+        if mixture is not None:
+            return mixture[1]
+    return 0
 
 
 class _Columns:

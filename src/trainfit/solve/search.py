@@ -31,6 +31,8 @@ CERTIFIED = 1e-3
 RUNGS = 32
 STEPS_BETWEEN = 16
 """Choices between two rungs."""
+CLOSE = 0.998
+"""A choice that takes this share of the budget is not looked beyond."""
 MAX_JUDGED = 4
 """Choices judged per budget at most."""
 
@@ -75,13 +77,19 @@ class Search:
         judge: Callable[[Choice], Verdict],
         sketch: Callable[[Choice], int],
         base: Verdict,
+        *,
         hidden_bytes: int,
+        is_modelled: bool,
     ) -> None:
-        """`base` is the verdict on the unplanned step, `hidden_bytes` what it allocates beyond the linear model."""
+        """`base` is the verdict on the unplanned step, `hidden_bytes` what every plan allocates beyond the model.
+
+        `is_modelled` says that the budget binds what the linear model is about, allocated bytes.
+        """
         self._problem = problem
         self._judge = judge
         self._sketch = sketch
         self._hidden_bytes = hidden_bytes
+        self._is_modelled = is_modelled
         self._nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0, 0)
         self._verdicts: dict[Kept, Verdict] = {self._nothing.kept(): base}
         self._sketches: dict[Kept, tuple[Choice, int]] = {}
@@ -176,8 +184,9 @@ class Search:
 
     def _first_within(self, limit_bytes: int) -> Choice | None:
         """The fastest of the choices that are tried whose sketch is within the limit."""
-        if self.base.peak_bytes == self._nothing.peak_bytes + self._hidden_bytes:  # allocated bytes are bound
-            choice = fastest_within(self._problem, limit_bytes - self._hidden_bytes)
+        if self._is_modelled:
+            beyond_bytes = self.base.peak_bytes - self._nothing.peak_bytes
+            choice = fastest_within(self._problem, limit_bytes - beyond_bytes)
             if choice is not None and self._sketched(choice) <= limit_bytes:
                 return choice
         for rung in reversed(range(RUNGS)):
@@ -185,7 +194,7 @@ class Search:
             if not self._fits(step, limit_bytes):
                 continue
             half = STEPS_BETWEEN // 2
-            while half:
+            while half and self._sketched(self._on_ladder(step)) < CLOSE * limit_bytes:
                 if self._fits(step + half, limit_bytes):
                     step += half
                 half //= 2

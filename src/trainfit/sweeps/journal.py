@@ -36,7 +36,11 @@ def read_results(path: Path, identity: Identity) -> list[SweepResult]:
 
 def append_results(path: Path, identity: Identity, results: Iterable[SweepResult]) -> Iterator[SweepResult]:
     """The same results; each is in the file when it comes out."""
-    with path.open("a", encoding="utf-8") as file:
+    try:
+        opened = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}", hint="name another file") from error
+    with opened as file:
         for result in results:
             file.write(json.dumps({"sweep": dict(identity)} | result.to_json_dict()) + "\n")
             file.flush()

@@ -158,7 +158,7 @@ class _Pool:
         failure = _how_it_died(worker.process.exitcode or 0)
         match worker.task:
             case _Trace(family):
-                for group in self._untraced.pop(family):
+                for group in self._untraced.pop(family, ()):  # empty if it died after it had traced
                     yield from (failed(configuration, failure) for configuration in group.configurations)
             case _Solve(group, traced) if group.configurations:
                 if rest := group.configurations[1:]:

@@ -92,10 +92,16 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def ranked(results: Iterable[SweepResult]) -> list[SweepResult]:
-    """By tokens per second per GPU, the most first; samples where there are no tokens; without a plan last."""
+    """By tokens per second per GPU, the most first; samples where there are no tokens; without a plan last.
 
-    def place(result: SweepResult) -> tuple[bool, bool, float, float]:
-        tokens, samples = result.tokens_per_second_per_gpu, result.samples_per_second_per_gpu
-        return not result.fits, result.status == FAILED, -(tokens or 0.0), -(samples or 0.0)
+    Of those that do not fit, the ones that need least come first; what is equal in all this, by its configuration.
+    """
+    return sorted(results, key=_place)
 
-    return sorted(results, key=place)
+
+def _place(result: SweepResult) -> tuple[object, ...]:
+    tokens, samples = result.tokens_per_second_per_gpu or 0.0, result.samples_per_second_per_gpu or 0.0
+    axes = result.configuration.to_json_dict().values()
+    by_configuration = tuple((value is not None, isinstance(value, str), value) for value in axes)
+    has_failed, needed = result.status == FAILED, result.minimum_budget_bytes or 0
+    return not result.fits, has_failed, -tokens, -samples, needed, by_configuration

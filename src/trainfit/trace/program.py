@@ -7,7 +7,7 @@ gradients and the optimizer's state.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -48,10 +48,19 @@ class Program:
         with self._recorder.paused():
             model = place_model(self._step.model).train()
             placed = distribute(model, self._step)
-        for tensor in local_tensors(model):
-            if isinstance(tensor, Ghost):
-                self._recorder.storage_of(tensor)
+        self._materialize([tensor for tensor in local_tensors(model) if isinstance(tensor, Ghost)])
         return model, placed
+
+    def _materialize(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Allocate as `to_empty` does: a tied tensor once for each of its places, the earlier one let go after it."""
+        last_place = {id(tensor): place for place, tensor in enumerate(tensors)}
+        earlier: dict[int, torch.Tensor] = {}
+        for place, tensor in enumerate(tensors):
+            if place == last_place[id(tensor)]:
+                self._recorder.allocate(tensor)
+                earlier.pop(id(tensor), None)
+            else:
+                earlier[id(tensor)] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
 
     def run(self) -> None:
         """The steps that `first_step` and `steady_step` are made of; on several ranks the two differ in more."""
@@ -169,6 +178,8 @@ class Program:
             return _scalar_loss(self._step, self._called(*self._args, **self._kwargs))
 
     def _optimizer_step(self) -> None:
+        if self._step.fsdp and self._step.fsdp.offload:
+            return  # it runs on the host
         scaler, optimizer = self._scaler, self.optimizer
         if self._step.clip_grad_norm is not None:
             if scaler:

@@ -89,6 +89,11 @@ class Recorder:
         plain_kwargs = tuple((key, self._plain(value)) for key, value in kwargs.items())
         self._add(str(func), phase, plain_args, plain_kwargs, tuple(self._outputs(result)), kwargs.get("ranks"))
 
+    def allocate(self, tensor: torch.Tensor) -> None:
+        """What was made while the recorder was paused is allocated now, by an op of its own."""
+        self.storage_of(tensor)
+        self._add("aten.empty.memory_format", self.phase, (), (), (), None)
+
     def resize(self, storage: torch.UntypedStorage) -> None:
         """A storage was emptied, which frees its memory, or filled again; written down as an op of its own."""
         number = self._numbers.get(storage._cdata)

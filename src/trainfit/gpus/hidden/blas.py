@@ -9,6 +9,7 @@ Source: CublasHandlePool.cpp, Blas.cpp. Measured: 2.11 on an H200; the rest is f
 from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.tensors import is_contiguous, nbytes
 from trainfit.records import Op, TensorRef
 
 MIB = 2**20
@@ -33,9 +34,28 @@ def workspaces(op: Op, gpu: Gpu, torch_version: tuple[int, int]) -> tuple[tuple[
 
 
 def temporaries(op: Op, gpu: Gpu, torch_version: tuple[int, int]) -> tuple[int, ...]:
-    if op.name not in _PRODUCTS or torch_version < _PER_CALL_SINCE:
+    if op.name not in _PRODUCTS:
         return ()
-    return (MIB,) if _uses_cublaslt(op) else (_cublas_bytes(gpu, torch_version),)
+    copies = tuple(nbytes(operand) for operand in _operands(op) if not _is_readable(operand))
+    if torch_version < _PER_CALL_SINCE:
+        return copies
+    return (*copies, MIB if _uses_cublaslt(op) else _cublas_bytes(gpu, torch_version))
+
+
+def _operands(op: Op) -> list[TensorRef]:
+    """The matrices of a product, without what it is added to."""
+    adds = op.name.startswith(("aten.addmm", "aten.baddbmm"))
+    operands = [arg for arg in op.args if isinstance(arg, TensorRef)][adds:]
+    return [operand for operand in operands if len(operand.shape) >= 2]
+
+
+def _is_readable(matrix: TensorRef) -> bool:
+    """cuBLAS reads rows or columns that lie one after the other; of anything else, such as an expanded gradient, torch
+    makes a contiguous copy first (prepare_matrix_for_cublas in Blas.cpp)."""
+    (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride[-2:]
+    is_row_major = right == 1 and down >= max(1, columns)
+    is_column_major = down == 1 and right >= max(1, rows)
+    return is_row_major or is_column_major or is_contiguous(matrix)
 
 
 def _uses_cublaslt(op: Op) -> bool:
