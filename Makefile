@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --no-cache-dir install -q -c constraints.txt
 .PHONY: demo test lint accuracy pictures
 
 demo: $(STAMP)
+	$(BIN)/trainfit estimate llama3-8b --batch 1 --seq 8192 --gpu h200
 	mkdir -p build
 	$(BIN)/trainfit plan llama3-8b --batch 2 --gpu h200 -o build/demo.json --report build/demo.html
 	-$(BIN)/python -m webbrowser "file://$(CURDIR)/build/demo.html"

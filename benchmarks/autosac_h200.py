@@ -111,6 +111,7 @@ def solve_cases(device: str) -> None:
 
 def peak_of(run: Callable[[], Any]) -> int:
     torch.cuda.synchronize()
+    torch._C._cuda_clearCublasWorkspaces()  # those of earlier cases stay with their threads otherwise
     torch.cuda.reset_peak_memory_stats()
     run()
     torch.cuda.synchronize()

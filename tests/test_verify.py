@@ -15,7 +15,7 @@ from torch import nn
 import apply_zoo
 import trainfit
 from trainfit import _verify
-from trainfit._verify import Gradients, Measured, Verification
+from trainfit._verify import Gradients, Measured, Verification, _real_batch
 from trainfit.cli import main
 from trainfit.errors import BadStep, NoGpu
 from trainfit.records import BlockDecision
@@ -165,3 +165,12 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
         trainfit.verify(None, None)  # type: ignore[arg-type]
     assert main(["verify", str(tmp_path / "none.json"), "gpt2"]) == 2
     assert "none.json cannot be read" in capsys.readouterr().err
+
+
+def test_a_batch_on_meta_gets_values_that_any_model_can_read() -> None:
+    tokens = torch.empty(2, 3, dtype=torch.int64, device="meta")
+    images = torch.empty(2, 3, 4, 4, device="meta")
+    (), batch = _real_batch({"tokens": tokens, "labels": tokens, "images": images}, "cpu")
+    assert batch["tokens"] is batch["labels"]  # one tensor stays one
+    assert batch["tokens"].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert 0.5 < batch["images"].std() < 1.5

@@ -409,9 +409,20 @@ def _real_batch(batch: Mapping[str, Any] | tuple[Any, ...], device: str) -> tupl
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in moved:
-            moved[id(tensor)] = tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+            real = _made_up(tensor, device) if tensor.is_meta else tensor.detach().to(device)
+            moved[id(tensor)] = real.requires_grad_(tensor.requires_grad)
         return moved[id(tensor)]
 
     if isinstance(batch, Mapping):
         return (), torch_compat.tree_map_only(torch.Tensor, move, dict(batch))
     return torch_compat.tree_map_only(torch.Tensor, move, batch), {}
+
+
+def _made_up(tensor: torch.Tensor, device: str) -> torch.Tensor:
+    """Values for a batch that has none, as those of presets: zeros, which are an index into anything, or noise."""
+    import torch
+
+    if not tensor.is_floating_point():
+        return torch.zeros_like(tensor, device=device)
+    noise = torch.Generator(device).manual_seed(0)
+    return torch.empty_like(tensor, device=device).normal_(generator=noise)

@@ -135,16 +135,15 @@ def attend(
         and not torch.is_deterministic_algorithms_warn_only_enabled(),
     )
     backend = choose_backend(call, gpu, torch_version)
+    if backend == "flash":  # takes no mask
+        return _flash(query, key, value, dropout_p, is_causal, scale)
+    bias = None if attn_mask is None else _as_bias(attn_mask, query.dtype)
     if backend == "math":
-        bias = _as_bias(attn_mask, query.dtype)
         if bias is not None or is_causal:
             return _masked_math(query, key, value, bias, dropout_p, scale, enable_gqa)
         return aten._scaled_dot_product_attention_math(
             query, key, value, None, dropout_p, False, scale=scale, enable_gqa=enable_gqa
         )[0]
-    if backend == "flash":
-        return _flash(query, key, value, dropout_p, is_causal, scale)
-    bias = _as_bias(attn_mask, query.dtype)
     if backend == "cudnn":
         return aten._scaled_dot_product_cudnn_attention(
             query, key, value, bias, needs_grad, dropout_p, is_causal, False, scale=scale
@@ -203,8 +202,8 @@ def _flash(
     return out[..., :head] if missing else out
 
 
-def _as_bias(mask: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    if mask is None or mask.dtype != torch.bool:
+def _as_bias(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    if mask.dtype != torch.bool:
         return mask
     kept, masked = (torch.scalar_tensor(value, dtype=dtype, device=mask.device) for value in (0.0, float("-inf")))
     return torch.where(mask, kept, masked)
