@@ -7,6 +7,7 @@ import importlib.util
 import io
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -31,12 +32,13 @@ NOT_RUN = {"git", "pip", "cd", "sudo"}
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a page's files are: as if the reader stood there and typed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "train", raising=False)
-    return tmp_path
+    sys.modules.pop("train", None)
+    yield tmp_path
+    sys.modules.pop("train", None)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -175,8 +177,9 @@ def test_ticks_are_round(low: float, high: float, expected: list[float]) -> None
 
 
 def test_the_demo_ends_in_a_report(folder: Path) -> None:
-    (command,) = re.findall(r"^\t\$\(BIN\)/trainfit (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    arguments = command.split()
+    estimate, plan = re.findall(r"^\t\$\(BIN\)/trainfit (.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert build_parser().parse_args(estimate.split()).target == "llama3-8b"
+    arguments = plan.split()
     assert build_parser().parse_args(arguments).report == Path("build/demo.html")
     # The same command for a smaller model, which fits.
     (folder / "build").mkdir()

@@ -302,7 +302,6 @@ class Planner:
                 peak_bytes=row.peak_bytes,
                 step_ns=row.step_ns,
                 fits=row.peak_bytes <= budget_bytes,
-                simulated=True,
             )
             for name, row in rows
         )

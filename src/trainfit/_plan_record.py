@@ -55,7 +55,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     peak_bytes: int
     step_ns: int
     fits: bool
-    simulated: bool  # exactly; otherwise by the linear model that the solver optimises
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):

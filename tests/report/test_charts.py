@@ -65,7 +65,7 @@ def test_the_cursor_knows_the_op_and_the_module_of_each_column() -> None:
 def test_the_frontier_has_the_plans_the_rows_and_the_budget() -> None:
     def row(name: str, peak: int, step_ns: int, *, measured: bool = False) -> ComparisonRow:
         is_plan = name == "plan"
-        return ComparisonRow(name, peak * MIB, step_ns, 0.0, True, True, is_plan, measured)
+        return ComparisonRow(name, peak * MIB, step_ns, 0.0, True, is_plan, measured)
 
     points = [
         FrontierPoint(200 * MIB, 10_000_000, ("keep everything",), False),

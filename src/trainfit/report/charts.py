@@ -224,10 +224,7 @@ def draw_frontier(
         return Dot(kind, label, x.percent(peak_bytes), y.percent(step_ns), facts, decisions)
 
     dots = [
-        *(
-            dot("baseline", row.name, row.peak_bytes, row.step_ns, ("" if row.is_simulated else _MODELLED,))
-            for row in baselines
-        ),
+        *(dot("baseline", row.name, row.peak_bytes, row.step_ns, ()) for row in baselines),
         *(
             dot("plan" if p.is_plan else "point", "plan" if p.is_plan else "", p.peak_bytes, p.step_ns, p.decisions)
             for p in sorted(points, key=lambda point: point.peak_bytes)
@@ -244,9 +241,6 @@ def draw_frontier(
         x_ticks=_byte_ticks(x.low, x.high),
         y_ticks=_time_ticks(y.low, y.high),
     )
-
-
-_MODELLED = "by the solver's linear model, not simulated"
 
 
 @dataclass(frozen=True, slots=True)

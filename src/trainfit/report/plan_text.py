@@ -22,9 +22,6 @@ def plan_view(plan: Plan) -> RenderableType:
     """The verdict, the comparison, the decisions, and what limits."""
     moment = plan.predicted.peak_at
     where = f" in {moment.module}" if moment.module else ""
-    notes = [f"the peak is in {moment.phase.value}, at {moment.op}{where}"]
-    if any(not row.simulated for row in plan.rows):
-        notes.append("rows marked ~ are by the solver's linear model, the others are simulated exactly")
     return Group(
         _verdict(plan),
         "",
@@ -33,7 +30,7 @@ def plan_view(plan: Plan) -> RenderableType:
         Text("decisions", style="bold"),
         Padding(_decisions(plan), (0, 0, 0, 2)),
         "",
-        *(Text(note) for note in notes),
+        Text(f"the peak is in {moment.phase.value}, at {moment.op}{where}"),
     )
 
 
@@ -90,7 +87,7 @@ def _comparison(plan: Plan) -> Table:
     for row in plan.rows:
         table.add_row(
             Text(row.name, style="bold" if row.name == "plan" else ""),
-            f"{'' if row.simulated else '~'}{format_bytes(row.peak_bytes)}",
+            format_bytes(row.peak_bytes),
             f"{row.step_ns / 1e6:.1f} ms",
             f"+{100 * (row.step_ns - base_ns) / max(1, base_ns):.1f}%",
             Text("fits", style="green") if row.fits else Text("does not fit", style="red"),

@@ -58,7 +58,6 @@ class ComparisonRow:
     step_ns: int
     overhead: float
     fits: bool
-    is_simulated: bool
     is_plan: bool
     is_measured: bool
 
@@ -266,7 +265,6 @@ def _comparison(plan: Plan, measured: Verification | None) -> tuple[ComparisonRo
             step_ns=row.step_ns,
             overhead=_overhead(row.step_ns, base_ns),
             fits=row.fits,
-            is_simulated=row.simulated,
             is_plan=row is plan.rows[-1],
             is_measured=False,
         )
@@ -278,9 +276,7 @@ def _comparison(plan: Plan, measured: Verification | None) -> tuple[ComparisonRo
             peak_bytes = run.reserved_bytes if plan.memory == "reserved" else run.allocated_bytes
             overhead, fits = _overhead(run.step_ns, base_ns), peak_bytes <= plan.budget_bytes
             is_plan = name == PLANNED
-            rows.append(
-                ComparisonRow(f"{name}, measured", peak_bytes, run.step_ns, overhead, fits, True, is_plan, True)
-            )
+            rows.append(ComparisonRow(f"{name}, measured", peak_bytes, run.step_ns, overhead, fits, is_plan, True))
     return tuple(rows)
 
 
