@@ -325,7 +325,7 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 def _inside_custom_function() -> bool:
     """Whether a custom autograd function's forward is on the stack (its `apply` is C and leaves no frame)."""
-    forwards = _forward_codes()
+    forwards = _forward_codes(len(torch.autograd.Function.__subclasses__()))
     frame = sys._getframe(1)
     own = record.__code__
     while frame is not None and frame.f_code is not own:
@@ -335,8 +335,9 @@ def _inside_custom_function() -> bool:
     return False
 
 
-def _forward_codes() -> set[CodeType]:
-    """The code of every custom autograd function's forward; a class may be made at any time, so each time anew."""
+@functools.lru_cache(maxsize=1)
+def _forward_codes(num_functions: int) -> set[CodeType]:
+    """The code of every custom autograd function's forward, found anew when there are more or fewer functions."""
     codes = set()
     pending = torch.autograd.Function.__subclasses__()
     while pending:
