@@ -1,4 +1,4 @@
-"""The only file that touches private torch symbols; tested on torch 2.11 (CUDA) and 2.13 (CPU).
+"""The only file that touches private torch symbols; tested on torch 2.11 and 2.12 (CUDA), 2.13 (CPU), 2.15 (CUDA).
 
 Each name below wraps one private symbol, so that a change in torch is mended here and nowhere else.
 """
