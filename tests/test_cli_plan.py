@@ -193,3 +193,21 @@ def test_the_largest_size_that_fits_is_found_by_doubling_and_bisection() -> None
     assert largest_that_fits(attempt, 30) == (21, "plan for 21")
     with pytest.raises(UsageError, match="not even the size 1 fits"):
         largest_that_fits(lambda size: None, None)
+
+
+def test_a_plan_tells_time_by_the_profile_that_it_is_given(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shipped = Path(trainfit.__file__).parent / "cost" / "profiles" / "h200.json"
+    profile = json.loads(shipped.read_text())
+    profile["host"] = {kind: 10 * cost_ns for kind, cost_ns in profile["host"].items()}
+    (tmp_path / "slow_host.json").write_text(json.dumps(profile))
+
+    def step_ns(*options: str) -> int:
+        assert main(["plan", target, "--json", *options]) == 0
+        return int(json.loads(capsys.readouterr().out)["predicted_step_ns"])
+
+    # So small a step is the CPU's: it takes ten times as long, but for the kernels that are waited for at its end.
+    assert 9 * step_ns() < step_ns("--profile", str(tmp_path / "slow_host.json")) < 11 * step_ns()
+    assert main(["plan", target, "--gpu", "a100-80gb", "--profile", str(shipped)]) != 0
+    assert "the profile was measured on a h200" in capsys.readouterr().err

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import trainfit
@@ -16,7 +17,7 @@ from trainfit._estimate import Estimate, estimate_trace, free_bytes, network_of_
 from trainfit._plan_record import SCHEMA, Decision, MemoryKind, Plan, Row, for_plan
 from trainfit._time_estimate import share_not_hidden, time_step
 from trainfit.apply import apply_decisions, record_blocks, structure_of
-from trainfit.cost import Pricing, issue_times_ns, price_with, pricing_for
+from trainfit.cost import Pricing, issue_times_ns, load_profile, price_with, pricing_for
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.fingerprint import fingerprint
 from trainfit.gpus.catalogue import Gpu, find_gpu
@@ -65,22 +66,29 @@ def plan(
     budget: Budget = None,
     memory: MemoryKind = "reserved",
     allocator: AllocatorMode = "classic",
+    profile: str | Path | None = None,
 ) -> Plan:
     """The fastest step whose true peak is within `budget`, found and simulated without a GPU.
 
     `budget` is a size ("27GiB", "90%" of the GPU), or "min" for the smallest that works; when None, the GPU's memory
-    less the driver's context and a margin of 2%. `memory` says which peak it binds. Raises InfeasibleBudget.
+    less the driver's context and a margin of 2%. `memory` says which peak it binds. `profile` is a file that
+    `trainfit calibrate` wrote on such a GPU. Raises InfeasibleBudget.
     """
     with garbage_collection_off():  # a trace is many objects that stay
-        return Planner(step, find_gpu(gpu), memory, allocator).plan(budget)
+        return Planner(step, find_gpu(gpu), memory, allocator, profile=profile).plan(budget)
 
 
 def plan_frontier(
-    step: Step, gpu: str = "h200", *, memory: MemoryKind = "reserved", allocator: AllocatorMode = "classic"
+    step: Step,
+    gpu: str = "h200",
+    *,
+    memory: MemoryKind = "reserved",
+    allocator: AllocatorMode = "classic",
+    profile: str | Path | None = None,
 ) -> tuple[Plan, ...]:
     """Plans from the smallest peak to that of recomputing nothing; their times fall as their budgets rise."""
     with garbage_collection_off():
-        planner = Planner(step, find_gpu(gpu), memory, allocator)
+        planner = Planner(step, find_gpu(gpu), memory, allocator, profile=profile)
         points = planner.search.frontier(FRONTIER_POINTS)
         return tuple(planner.make_plan(found, budget_bytes) for budget_bytes, found in points)
 
@@ -110,6 +118,8 @@ class Planner:
     allocator: AllocatorMode
     traced: TracedStep | None = None
     """The step as it was traced before; None to trace it here."""
+    profile: str | Path | None = None
+    """The file with what was measured of the GPU; None for what comes with the package, or else the datasheet."""
 
     def plan(self, budget: Budget) -> Plan:
         if self.memory not in ("reserved", "allocated"):
@@ -270,7 +280,8 @@ class Planner:
 
     @cached_property
     def pricing(self) -> Pricing:
-        return replace(pricing_for(self.gpu), network=network_of_step(self.step, self.gpu))
+        measured = None if self.profile is None else load_profile(self.profile)
+        return replace(pricing_for(self.gpu, measured), network=network_of_step(self.step, self.gpu))
 
     def estimate(self, trace: Trace) -> Estimate:
         """Memory and time of a traced step."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainfit.errors import UsageError
 
 if TYPE_CHECKING:
+    from trainfit.gpus.catalogue import Gpu
     from trainfit.step import Step
 
 
@@ -23,6 +25,21 @@ def add_gpu(parser: argparse.ArgumentParser) -> None:
     """The GPU that need not be there, and its allocator."""
     parser.add_argument("--gpu", default="h200", help="a GPU that 'trainfit gpus' lists (default: %(default)s)")
     parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic", help="kind of segments")
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    """By what time is told."""
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="what 'trainfit calibrate' measured of that GPU, to tell time by"
+    )
+
+
+def check_profile(gpu: Gpu, path: Path | None) -> None:
+    """Say what is wrong with the profile before torch is imported."""
+    if path is not None:
+        from trainfit.cost import load_profile, pricing_for
+
+        pricing_for(gpu, load_profile(path))
 
 
 def add_ranks(parser: argparse.ArgumentParser) -> None:

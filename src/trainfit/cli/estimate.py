@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainfit import presets, progress
-from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_ranks, add_target, spread
+from trainfit.cli.arguments import (
+    ANY_TARGET,
+    add_gpu,
+    add_output,
+    add_profile,
+    add_ranks,
+    add_target,
+    check_profile,
+    spread,
+)
 from trainfit.cli.exports import add_exports, write_exports
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
@@ -35,9 +44,7 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--budget", metavar="SIZE", help="72GiB, 80GB or 90%% of the GPU (default: all of it less the driver's context)"
     )
-    parser.add_argument(
-        "--profile", type=Path, metavar="FILE", help="what 'trainfit calibrate' measured of that GPU, to tell time by"
-    )
+    add_profile(parser)
     parser.add_argument("--report", metavar="FILE", type=Path, help="write an HTML page with everything on it")
     add_exports(parser)
     add_output(parser)
@@ -50,10 +57,7 @@ def run(args: argparse.Namespace) -> int:
     gpu = find_gpu(args.gpu)
     if args.budget is not None:
         parse_bytes(args.budget, of_bytes=gpu.memory_bytes)
-    if args.profile is not None:
-        from trainfit.cost import load_profile, pricing_for
-
-        pricing_for(gpu, load_profile(args.profile))
+    check_profile(gpu, args.profile)
     # The user's code may print; stdout is for the result.
     with contextlib.redirect_stdout(sys.stderr), progress.bar(f"{args.target} on a ghost {gpu.name}"):
         result = _estimate(args)

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trainfit import presets, progress
-from trainfit.cli.arguments import ANY_TARGET, add_gpu, add_output, add_ranks, add_target, spread
+from trainfit.cli.arguments import (
+    ANY_TARGET,
+    add_gpu,
+    add_output,
+    add_profile,
+    add_ranks,
+    add_target,
+    check_profile,
+    spread,
+)
 from trainfit.cli.exports import add_exports, write_exports
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.gpus.catalogue import find_gpu
@@ -45,6 +54,7 @@ def add_parser(verbs: Any) -> None:
     parser.add_argument(
         "--memory", choices=("reserved", "allocated"), default="reserved", help="the peak that the budget binds"
     )
+    add_profile(parser)
     parser.add_argument("--maximize", choices=("batch", "seq"), help="plan for the largest that fits")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the plan")
     parser.add_argument("--frontier", metavar="FILE", type=Path, help="write plans for the whole range of budgets")
@@ -60,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     gpu = find_gpu(args.gpu)
     if args.budget not in (None, "min"):
         parse_bytes(args.budget, of_bytes=gpu.memory_bytes)
+    check_profile(gpu, args.profile)
     if args.maximize and (args.budget == "min" or args.frontier):
         raise UsageError("--maximize goes with one budget", hint="leave out --frontier, and --budget min")
     with contextlib.redirect_stdout(sys.stderr), progress.bar(f"{args.target} on a ghost {gpu.name}"):
@@ -80,10 +91,11 @@ def _step(args: argparse.Namespace, seq: int | None = None) -> Step:
     return spread(targets.resolve(args.target, batch=args.batch, seq=seq or args.seq), args)
 
 
-def _plan(args: argparse.Namespace) -> Plan:
+def _plan(args: argparse.Namespace, step: Step | None = None) -> Plan:
     import trainfit
 
-    return trainfit.plan(_step(args), args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
+    options = {"memory": args.memory, "allocator": args.allocator, "profile": args.profile}
+    return trainfit.plan(step or _step(args), args.gpu, budget=args.budget, **options)
 
 
 def _room(args: argparse.Namespace, plan: Plan) -> int | None:
@@ -99,12 +111,11 @@ def _room(args: argparse.Namespace, plan: Plan) -> int | None:
 def _frontier(args: argparse.Namespace) -> tuple[Plan, ...]:
     from trainfit._plan import plan_frontier
 
-    return plan_frontier(_step(args), args.gpu, memory=args.memory, allocator=args.allocator)
+    return plan_frontier(_step(args), args.gpu, memory=args.memory, allocator=args.allocator, profile=args.profile)
 
 
 def _maximize(args: argparse.Namespace) -> Plan:
     """The plan for the largest batch or sequence that fits, by doubling and then bisection."""
-    import trainfit
     from trainfit._largest import batch_size, with_batch_size
 
     step = _step(args) if args.maximize == "batch" else None
@@ -112,7 +123,7 @@ def _maximize(args: argparse.Namespace) -> Plan:
     def attempt(size: int) -> Plan | None:
         sized = with_batch_size(step, size) if step is not None else _step(args, seq=size)
         try:
-            plan = trainfit.plan(sized, args.gpu, budget=args.budget, memory=args.memory, allocator=args.allocator)
+            plan = _plan(args, sized)
         except InfeasibleBudget as error:
             print(f"{args.maximize} {size}: {error.message}", file=sys.stderr)
             return None
