@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import signal
 import sys
 import time
 import warnings
@@ -133,6 +134,16 @@ def a_rank_that_died(rank: int, world_size: int) -> None:
     with pytest.raises(PlanDisagreement, match=f"rank {world_size - 1} did not say"):
         agreement.agree("one plan")
     assert time.monotonic() - start_s < 30
+
+
+def a_rank_killed_in_its_backward(rank: int, world_size: int) -> None:
+    model = Model()
+    plan_everything_away(model)
+    shard(model, init_device_mesh("cpu", (world_size,)), True, None)
+    loss = model(torch.arange(11)[None])
+    if rank == 1:
+        loss.register_hook(lambda grad: os.kill(os.getpid(), signal.SIGKILL))
+    loss.backward()  # the others wait for this rank's part
 
 
 def main() -> None:
