@@ -33,6 +33,7 @@ from torch.utils.checkpoint import checkpoint
 import trainfit
 from autosac_model import Sizes, make_training
 from autosac_model import train_step as step
+from measure_memory import kernels
 from trainfit.autosac import MemTracker, RuntimeEstimator, apply_sac, collect_stats, parse_module_info, sac_milp
 from trainfit.autosac.ilp_utils import get_peak_memory_runtime_baseline
 from trainfit.autosac.op_times import BENCHMARK, COST_MODEL
@@ -222,16 +223,23 @@ def step_ms(run: Callable[[], Any]) -> float:
 
 
 def runtime_cases(device: str) -> None:
-    """`RuntimeEstimator` in both modes, and torch's, against the real step."""
+    """`RuntimeEstimator` in both modes, and torch's, against the time the GPU was busy in the real step.
+
+    Both estimators add up the GPU times of the ops, so that is what they are held against; the step itself takes longer
+    where the host is slower than the GPU, as it is in the bf16 case.
+    """
     if device != "cuda":
         return
-    table("RuntimeEstimator, ms of a step", "case", "measured", "ours", "error", "torch's", "error", "verdict")
-    for mode in (COST_MODEL, BENCHMARK):
-        for dtype in (torch.float32, torch.bfloat16):
+    headers = ("case", "step", "GPU busy", "ours", "error", "torch's", "error", "verdict")
+    table("RuntimeEstimator, ms of a step; errors against GPU busy", *headers)
+    for dtype in (torch.float32, torch.bfloat16):
+        run = functools.partial(step, *make_training(dtype=dtype))
+        whole, measured = step_ms(run), kernels(run)["gpu_busy_ms"]
+        del run
+        torch.cuda.empty_cache()
+        for mode in (COST_MODEL, BENCHMARK):
             name = f"GPT, {dtype}, {mode}"
             with attempt(name):
-                measured = step_ms(functools.partial(step, *make_training(dtype=dtype)))
-                torch.cuda.empty_cache()
                 ours = fake_runtime(RuntimeEstimator(), mode, dtype)
                 print(f"{name}: {ours:.2f} ms", file=sys.stderr, flush=True)
                 theirs = their_runtime(mode, dtype)
@@ -239,8 +247,8 @@ def runtime_cases(device: str) -> None:
                     f"{value / measured - 1:+.1%}" if isinstance(value, float) else "" for value in (ours, theirs)
                 ]
                 shown = [f"{value:.2f}" if isinstance(value, float) else value for value in (ours, theirs)]
-                cells = (f"{measured:.2f}", shown[0], errors[0], shown[1], errors[1])
-                row(name, *cells, passed=abs(ours / measured - 1) < (0.2 if mode == BENCHMARK else 0.3))
+                cells = (f"{whole:.2f}", f"{measured:.2f}", shown[0], errors[0], shown[1], errors[1])
+                row(name, *cells, passed=abs(ours / measured - 1) < 0.08)
 
 
 def fake_runtime(estimator: Any, mode: str, dtype: torch.dtype) -> float:

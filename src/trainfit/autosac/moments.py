@@ -7,6 +7,7 @@ dropped (between its forward and its backward), active (while it runs, forward o
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -37,6 +38,15 @@ class Unit:
     sac_memory: int
     calls: tuple[CallMemory, ...]
     options: tuple[Option, ...]
+
+    @property
+    def parent(self) -> str:
+        return self.fqn.rpartition(".")[0]
+
+    @property
+    def is_item(self) -> bool:
+        """Whether it is one of a list or a sequence: these are named by numbers."""
+        return self.fqn.rpartition(".")[2].isdigit()
 
     def sizes(self) -> tuple[object, ...]:
         """What two units must share to be interchangeable."""
@@ -96,6 +106,14 @@ def make_units(graph: Graph, ac_units: list[str] | None, fsdp_units: list[str] |
             step = -(-len(options) // MAX_OPTIONS)
             units.append(Unit(node["fqn"], node["sac_memory"], calls, tuple(options[::-step][::-1])))
     return units
+
+
+def without_parts(units: Sequence[Unit]) -> list[Unit]:
+    """The units that are not inside a layer: an item of a list that has equals there, and no such items inside."""
+    lists = Counter((unit.parent, unit.sizes()) for unit in units if unit.is_item)
+    repeated = [unit.fqn for unit in units if unit.is_item and lists[unit.parent, unit.sizes()] > 1]
+    layers = [fqn for fqn in repeated if not any(is_submodule(other, fqn) for other in repeated)]
+    return [unit for unit in units if not any(is_submodule(unit.fqn, layer) for layer in layers)]
 
 
 def make_moments(memory: np.ndarray, units: Sequence[Unit]) -> list[Moment]:

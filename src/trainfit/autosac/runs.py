@@ -52,7 +52,7 @@ def find_runs(units: Sequence[Unit], moments: Sequence[Moment]) -> list[Run]:
     for number, unit in enumerate(units):
         if number in taken:
             continue
-        siblings = [n for n in range(number, len(units)) if n not in taken and _parent(units[n]) == _parent(unit)]
+        siblings = [n for n in range(number, len(units)) if n not in taken and units[n].parent == unit.parent]
         blocks = [_block(units, number)]
         for sibling in siblings[1:]:
             block = _block(units, sibling)
@@ -95,10 +95,6 @@ def deal(units: Sequence[Unit], run: Run, counts: dict[tuple[int, int], int]) ->
             if pending and not around:
                 hand.append((position, pending.pop(0)))
     return sorted(hands, key=lambda hand: -sum(drop(*card) for card in hand))
-
-
-def _parent(unit: Unit) -> str:
-    return unit.fqn.rpartition(".")[0]
 
 
 def _block(units: Sequence[Unit], number: int) -> tuple[int, ...]:

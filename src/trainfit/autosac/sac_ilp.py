@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Literal
 
 from trainfit.autosac.ilp_utils import Graph, is_self_or_submodule, is_submodule, memory_of
-from trainfit.autosac.moments import Moment, Unit, dropped_bytes, make_moments, make_units
+from trainfit.autosac.moments import Moment, Unit, dropped_bytes, make_moments, make_units, without_parts
 from trainfit.autosac.runs import Run, deal, find_runs
 from trainfit.autosac.tradeoff import SACStats, greedy_order, groups_of, must_store
 from trainfit.solve.linear import IntegerProgram
@@ -69,7 +69,8 @@ def sac_milp(
 ) -> SACSolution:
     """The fastest choice whose peak is at most `memory_budget` GiB per rank.
 
-    Parameters, gradients and optimizer state are divided by `world_size`. Only `ac_units` are checkpointed if given.
+    Parameters, gradients and optimizer state are divided by `world_size`. Only `ac_units` are checkpointed if given,
+    else any module, but parts of a layer only where whole layers do not fit: fewer checkpoints, as people place them.
     `fsdp_units` are the modules that FSDP gathers at a time: their unsharded parameters and gradients count, and
     modules around them are not checkpointed. `optimizer_state` counts what the optimizer keeps.
     """
@@ -78,9 +79,14 @@ def sac_milp(
     budget_bytes = memory_budget * GIB
     if memory.max(initial=0) <= budget_bytes:
         return SACSolution({}, 0, math.ceil(memory.max(initial=0)), "optimal", 0.0)
-    units = make_units(graph, ac_units, fsdp_units)
+    units = every = make_units(graph, ac_units, fsdp_units)
+    if not ac_units:
+        units = without_parts(every)
     moments = make_moments(memory, units)
     solution = _choose(units, moments, budget_bytes)
+    if solution is None and len(units) < len(every):
+        units, moments = every, make_moments(memory, every)
+        solution = _choose(units, moments, budget_bytes)
     if solution is None:
         return SACSolution({}, 0, -1, "infeasible", 0.0)
     time_ms, gap, chosen = solution
