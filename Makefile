@@ -1,11 +1,12 @@
 # make demo, make test, make lint: each makes .venv first, once. Nothing is written outside this folder.
+# make fuzz: the executor on 500 random blocks, of which make test has 25.
 # make accuracy, make pictures: the parts of docs/ that scripts write.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 PIP := $(BIN)/python -m pip --no-cache-dir install -q -c constraints.txt
 
-.PHONY: demo test lint accuracy pictures
+.PHONY: demo test fuzz lint accuracy pictures
 
 demo: $(STAMP)
 	$(BIN)/trainfit estimate llama3-8b --batch 1 --seq 8192 --gpu h200
@@ -16,6 +17,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2
+
+fuzz: $(STAMP)
+	TRAINFIT_FUZZ=500 $(BIN)/python -m pytest -n 2 tests/test_apply_fuzz.py
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

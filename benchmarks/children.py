@@ -22,6 +22,11 @@ def wait_for_turn() -> None:
     sys.stdin.readline()
 
 
+def ready() -> None:
+    """Called by a child that prepares itself before its turn, when it has; see `run_all`'s `together`."""
+    emit(ready=True)
+
+
 def emit(**row: Any) -> None:
     """Called by a child for each result."""
     print(json.dumps(row), flush=True)
@@ -38,6 +43,13 @@ class _Child:
             [sys.executable, script, *arguments],
             stdin=subprocess.PIPE, stdout=self.output, stderr=self.errors, text=True, env=environment,
         )  # fmt: skip
+
+    def wait_until_ready(self, deadline_s: float) -> None:
+        """Until the child says so, or is gone, or the deadline on the monotonic clock."""
+        while self.process.poll() is None and time.monotonic() < deadline_s:
+            if b'"ready"' in os.pread(self.output.fileno(), 2**20, 0):  # the child shares the file's position
+                return
+            time.sleep(0.2)
 
     def run(self, timeout_s: float) -> Iterator[dict[str, Any]]:
         """The child's rows; the last one tells how long it took, and its error if it failed."""
@@ -57,16 +69,30 @@ class _Child:
 
 
 def run_all(
-    script: str, cases: Sequence[Sequence[str]], out: Path, timeout_s: float, expandable: bool = False
+    script: str,
+    cases: Sequence[Sequence[str]],
+    out: Path,
+    timeout_s: float,
+    expandable: bool = False,
+    together: bool = False,
 ) -> Iterator[dict[str, Any]]:
-    """Every row of every child, in order, each appended to `out`; a row has the child's arguments as "case"."""
-    waiting = _Child(script, cases[0], expandable) if cases else None
+    """Every row of every child, in order, each appended to `out`; a row has the child's arguments as "case".
+
+    `together`: all are started at once, and the first one's turn is when every child has called `ready`.
+    """
+    started: list[_Child] = []
+
+    def start_up_to(count: int) -> None:
+        started.extend(_Child(script, arguments, expandable) for arguments in cases[len(started) : count])
+
+    if together:
+        start_up_to(len(cases))
+        deadline_s = time.monotonic() + timeout_s
+        for child in started:
+            child.wait_until_ready(deadline_s)
     for index, arguments in enumerate(cases):
-        child, waiting = waiting, None
-        if index + 1 < len(cases):
-            waiting = _Child(script, cases[index + 1], expandable)
-        assert child is not None
-        for row in child.run(timeout_s):
+        start_up_to(index + 2)
+        for row in started[index].run(timeout_s):
             full = {"case": list(arguments), **row}
             with out.open("a") as file:
                 file.write(json.dumps(full) + "\n")

@@ -1,9 +1,9 @@
-"""Draws what curve.py measured: peak memory against step time, a panel per model, as one SVG.
+"""Draws what curve.py and verify_plans.py measured: peak memory against step time, a panel per model, as one SVG.
 
-    python benchmarks/draw_curve.py curve.jsonl -o curve.svg
+    python benchmarks/draw_curve.py curve.jsonl verified.jsonl -o curve.svg
 
-Time is relative to eager's in the same run. Our plans and compile's budgets are lines, through those that no other of
-the same kind beats in both memory and time.
+Time is relative to eager's in the same process. Our plans and compile's budgets are lines, through those that no other
+of the same kind beats in both memory and time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-GIB = 2**30
+from curve_tables import GIB, Way, merged
+
 PANEL_WIDTH, PANEL_HEIGHT = 380, 330
 LEFT, TOP, GAP, BOTTOM = 62, 56, 66, 96
 FONT = 'font-family="system-ui, sans-serif"'
@@ -44,12 +45,9 @@ SERIES = (
 Point = tuple[float, float]  # GiB, time relative to eager
 
 
-def points_of(rows: Sequence[dict[str, Any]], series: Series) -> list[Point]:
+def points_of(ways: Sequence[Way], series: Series) -> list[Point]:
     """The series' points by rising peak."""
-    eager_ms = next(row["ms"] for row in rows if row["way"] == "eager")
-    found = [
-        (row["allocated_bytes"] / GIB, row["ms"] / eager_ms) for row in rows if row["way"].startswith(series.prefix)
-    ]
+    found = [(way.allocated_bytes / GIB, way.over_eager + 1) for way in ways if way.name.startswith(series.prefix)]
     return sorted(found)
 
 
@@ -81,7 +79,7 @@ class Axes:
         return self.left + x_share * PANEL_WIDTH, TOP + (1 - y_share) * PANEL_HEIGHT
 
 
-def panel(model: str, rows: Sequence[dict[str, Any]], left: float) -> Iterator[str]:
+def panel(model: str, rows: Sequence[Way], left: float) -> Iterator[str]:
     everything = [point for series in SERIES for point in points_of(rows, series)]
     axes = Axes(
         left,
@@ -114,8 +112,8 @@ def text(x: float, y: float, content: str, *, size: int = 12, weight: str = "400
 
 
 def picture(rows: Sequence[dict[str, Any]]) -> str:
-    measured = [row for row in rows if "ms" in row]
-    models = list(dict.fromkeys(row["model"] for row in measured))
+    measured = merged(rows)
+    models = list(dict.fromkeys(way.model for way in measured))
     width = LEFT + len(models) * (PANEL_WIDTH + GAP)
     height = TOP + PANEL_HEIGHT + BOTTOM
     parts = [
@@ -124,7 +122,7 @@ def picture(rows: Sequence[dict[str, Any]]) -> str:
         text(8, 20, "step time relative to eager, against peak memory", size=13),
     ]
     for index, model in enumerate(models):
-        parts += panel(model, [row for row in measured if row["model"] == model], LEFT + index * (PANEL_WIDTH + GAP))
+        parts += panel(model, [way for way in measured if way.model == model], LEFT + index * (PANEL_WIDTH + GAP))
     x = float(LEFT)
     for series in SERIES:
         parts.append(f'<circle cx="{x:.1f}" cy="{height - 22}" r="4" fill="{series.colour}"/>')
@@ -135,10 +133,11 @@ def picture(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", type=Path, help="jsonl that curve.py wrote")
+    parser.add_argument("rows", type=Path, nargs="+", help="jsonl files that curve.py and verify_plans.py wrote")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
-    args.output.write_text(picture([json.loads(line) for line in args.rows.read_text().splitlines()]))
+    rows = [json.loads(line) for path in args.rows for line in path.read_text().splitlines()]
+    args.output.write_text(picture(rows))
     print(f"Wrote {args.output}")
 
 

@@ -5,7 +5,8 @@ runs too long gives {"error": ...}. Invariant: the parent never touches CUDA, si
 
 Jobs go in rounds: `width` at once, and the next round starts when all have ended. Inside a round, work under `shared()`
 runs side by side, and work under `exclusive()` waits until every job of the round has left its shared part, then has
-the GPU to itself: that is how memory is measured in parallel and time alone.
+the GPU to itself: that is how memory is measured in parallel and time alone. A job that is done waits for the others of
+its round before its process ends, since taking CUDA down slows whoever is being timed.
 """
 
 from __future__ import annotations
@@ -49,14 +50,18 @@ def _child(work: Callable[[Job], dict[str, Any]], job: Job, path: Path) -> None:
     except BaseException as error:
         traceback.print_exc(limit=-6)
         result = {"error": f"{type(error).__name__}: {error}"[:600]}
-    path.write_text(json.dumps(result))
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(result))
+    unfinished.rename(path)
 
 
-def _fork(work: Callable[[Job], dict[str, Any]], job: Job, path: Path) -> int:
+def _fork(work: Callable[[Job], dict[str, Any]], job: Job, path: Path, round_over: tuple[int, int]) -> int:
     pid = os.fork()
     if pid == 0:
         try:
+            os.close(round_over[1])
             _child(work, job, path)
+            os.read(round_over[0], 1)  # returns when the parent closes its end
         finally:
             os._exit(0)
     return pid
@@ -64,18 +69,19 @@ def _fork(work: Callable[[Job], dict[str, Any]], job: Job, path: Path) -> int:
 
 def _wait(pid: int, deadline: float, path: Path) -> dict[str, Any]:
     """The child's result; it is killed at the deadline."""
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            break
+    while not path.exists():
+        if not _is_running(pid) and not path.exists():
+            return {"error": "the process ended and left no result"}
         if time.monotonic() > deadline:
             os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
             return {"error": "timed out"}
         time.sleep(0.02)
-    if not path.exists():
-        return {"error": f"the process ended with status {status} and left no result"}
     return dict(json.loads(path.read_text()))
+
+
+def _is_running(pid: int) -> bool:
+    """Whether the child has not ended; one that has is left to be reaped."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
 
 
 def run(
@@ -88,9 +94,14 @@ def run(
                 paths = [Path(folder) / f"{index}.json" for index in range(first, min(first + width, len(jobs)))]
                 batch = list(zip(jobs[first : first + width], paths, strict=True))
                 deadline = time.monotonic() + timeout_s
-                pids = [_fork(work, job, path) for job, path in batch]
-                for pid, (job, path) in zip(pids, batch, strict=True):
-                    yield job, _wait(pid, deadline, path)
+                round_over = os.pipe()
+                pids = [_fork(work, job, path, round_over) for job, path in batch]
+                results = [_wait(pid, deadline, path) for pid, (_, path) in zip(pids, batch, strict=True)]
+                for end in round_over:
+                    os.close(end)
+                for pid in pids:
+                    os.waitpid(pid, 0)
+                yield from zip((job for job, _ in batch), results, strict=True)
         finally:
             LOCK.unlink(missing_ok=True)
 

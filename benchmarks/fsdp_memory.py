@@ -3,14 +3,18 @@
     python benchmarks/fsdp_memory.py predict --out OUT            # no GPU: OUT/fsdp_predicted.jsonl, plans in OUT/plans
     python benchmarks/fsdp_memory.py measure --out OUT            # on a GPU: OUT/fsdp_measured.jsonl
     python benchmarks/fsdp_memory.py table FOLDER...              # predicted beside measured, of all files found there
+    ... --set features                                            # the second set of rows, of predict or measure
 
-Cases: llama1b and gpt2m; world sizes 2, 8, 64; nothing recomputed, every layer checkpointed, planned; parameters
-resharded after forward, or not (world size 8); fp32 parameters computed with in bf16 and reduced in fp32 ("mixed"), or
-all bf16 ("bf16"); classic segments, and for world size 8 expandable ones too. Besides, DistributedDataParallel with its
-buckets beside the gradients ("ddp") or under them ("ddp view"), measured with NCCL alone in its world: what it
-allocates does not depend on the number of ranks. Every layer and the root are sharded; the
-model is built without memory, then materialized sharded, as large models are. Each measurement is a process of its
-own: three steps, then the peaks of three more. Collectives do nothing, so buffers are real and times are not.
+Cases of the first set: llama1b and gpt2m; world sizes 2, 8, 64; nothing recomputed, every layer checkpointed, planned;
+parameters resharded after forward, or not (world size 8); fp32 parameters computed with in bf16 and reduced in fp32
+("mixed"), or all bf16 ("bf16"); classic segments, and for world size 8 expandable ones too. Besides,
+DistributedDataParallel with its buckets beside the gradients ("ddp") or under them ("ddp view"), measured with NCCL
+alone in its world: what it allocates does not depend on the number of ranks. Every layer and the root are sharded; the
+model is built without memory, then materialized sharded, as large models are. Each measurement is a process of its own:
+three steps, then the peaks of three more. Collectives do nothing, so buffers are real and times are not.
+
+Cases of the second set, which was predicted before it was measured: what FSDP2 and DDP can do besides (`FEATURES`), on
+the same two models; and models that the first set has not, among 8 ranks.
 """
 
 from __future__ import annotations
@@ -26,8 +30,9 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +51,34 @@ from zoo import Case, make_step, select
 
 MIB = 2**20
 MODELS = ("llama1b", "gpt2m")
+OTHER_MODELS = ("bertl", "vit_large", "mixtral", "t5_amp")
 DDP = ("ddp", "ddp view")
-PLAN_BUDGETS = {"llama1b": "22GiB", "gpt2m": "12GiB"}
+PLAN_BUDGETS = {"llama1b": "22GiB", "gpt2m": "12GiB", "bertl": "5GiB", "vit_large": "3GiB", "mixtral": "1.8GiB"}
 """Between what checkpointing every layer and recomputing nothing take, allocated."""
+MICRO_BATCHES = 3
+
+
+@dataclass(frozen=True)
+class Feature:
+    """What is done besides: arguments of `trainfit.FSDP`, of `trainfit.DDP` and of `trainfit.Step`."""
+
+    fsdp: Mapping[str, Any] = field(default_factory=dict)
+    ddp: Mapping[str, Any] = field(default_factory=dict)
+    step: Mapping[str, Any] = field(default_factory=dict)
+
+
+LAST = {"sync_every_micro_batch": False}
+FEATURES = {
+    "plain": Feature(),
+    "offload": Feature(fsdp={"offload": True}),
+    "hsdp 4": Feature(fsdp={"hsdp": 4}),
+    "reshard 4": Feature(fsdp={"reshard_after_forward": 4}),
+    "accumulate": Feature(step={"micro_batches": MICRO_BATCHES}),
+    "accumulate, reduce last": Feature(fsdp=LAST, ddp=LAST, step={"micro_batches": MICRO_BATCHES}),
+    "clip": Feature(step={"clip_grad_norm": 1.0}),
+    "zeroed gradients": Feature(step={"set_to_none": False}),
+    "buckets of 100 MiB": Feature(ddp={"bucket_cap_mb": 100}),
+}
 
 
 @dataclass(frozen=True)
@@ -59,9 +89,39 @@ class Job:
     recompute: str
     reshard: bool
     allocator: str = "classic"
+    feature: str = "plain"
 
 
-def jobs() -> list[Job]:
+def key_of(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The row's job; rows of the first set do not name a feature."""
+    return tuple({"feature": "plain", **row}[name] for name in Job.__dataclass_fields__)
+
+
+def jobs(chosen: str) -> list[Job]:
+    return feature_jobs() if chosen == "features" else first_jobs()
+
+
+def feature_jobs() -> list[Job]:
+    found = []
+    for model in MODELS:
+        for name in FEATURES:
+            if name not in ("plain", "buckets of 100 MiB"):
+                ways = (
+                    ("nothing", "every layer", "planned")
+                    if name in ("hsdp 4", "offload")
+                    else ("nothing", "every layer")
+                )
+                found += [Job(model, "mixed", 8, recompute, True, feature=name) for recompute in ways]
+        for kind in DDP:
+            features = ("buckets of 100 MiB", "accumulate", "accumulate, reduce last")
+            found += [Job(model, kind, 1, "nothing", False, feature=name) for name in features]
+    for model, precision in itertools.product(OTHER_MODELS, ("mixed", "bf16")):
+        ways = ("nothing", "every layer", "planned") if model in PLAN_BUDGETS else ("nothing", "every layer")
+        found += [Job(model, precision, 8, recompute, True) for recompute in ways]
+    return found
+
+
+def first_jobs() -> list[Job]:
     found = []
     for model in MODELS:
         sharded = itertools.product(("mixed", "bf16"), (2, 8, 64), ("nothing", "every layer", "planned"))
@@ -76,17 +136,34 @@ def jobs() -> list[Job]:
 
 def case_of(job: Job) -> Case:
     case = select([job.model])[0]
-    return case if job.precision in DDP else replace(case, precision="bf16" if job.precision == "bf16" else "fp32")
+    if job.precision in DDP:
+        return case
+    if job.precision == "bf16":
+        return replace(case, precision="bf16", batch=lambda device: in_bf16(case.batch("cpu"), device))
+    return replace(case, precision="fp32")
+
+
+def in_bf16(batch: Mapping[str, torch.Tensor], device: str) -> dict[str, torch.Tensor]:
+    """The batch on the device, where nothing of another type was before."""
+    moved: dict[int, torch.Tensor] = {}  # labels are often the very tensor that the inputs are
+    for tensor in batch.values():
+        moved[id(tensor)] = (tensor.bfloat16() if tensor.is_floating_point() else tensor).to(device)
+    return {name: moved[id(tensor)] for name, tensor in batch.items()}
 
 
 def fsdp_of(job: Job) -> trainfit.FSDP:
     mixed = job.precision == "mixed"
+    options: dict[str, Any] = {"reshard_after_forward": job.reshard} | dict(FEATURES[job.feature].fsdp)
     return trainfit.FSDP(
         world_size=job.world_size,
-        reshard_after_forward=job.reshard,
         param_dtype=torch.bfloat16 if mixed else None,
         reduce_dtype=torch.float32 if mixed else None,
+        **options,
     )
+
+
+def ddp_of(job: Job) -> trainfit.DDP:
+    return trainfit.DDP(world_size=8, gradient_as_bucket_view=job.precision == "ddp view", **FEATURES[job.feature].ddp)
 
 
 def plan_path(job: Job, out: Path) -> Path:
@@ -116,20 +193,16 @@ def predict(job: Job, out: Path, args: argparse.Namespace) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=1)
 def trace_of(job: Job, out: Path, gpu: Gpu) -> Trace:
-    step = replace(make_step(case_of(job)), model=lambda: build(job, out))
+    step = replace(make_step(case_of(job)), model=lambda: build(job, out), **FEATURES[job.feature].step)
     if job.precision in DDP:
-        return trace_step(replace(step, ddp=trainfit.DDP(world_size=8, gradient_as_bucket_view=is_view(job))), gpu)
+        return trace_step(replace(step, ddp=ddp_of(job)), gpu)
     return trace_step(replace(step, fsdp=fsdp_of(job)), gpu)
-
-
-def is_view(job: Job) -> bool:
-    return job.precision == "ddp view"
 
 
 def make_plan(job: Job, out: Path, gpu: str) -> None:
     path = plan_path(job, out)
     if not path.exists():
-        step = replace(make_step(case_of(job)), fsdp=fsdp_of(replace(job, world_size=8)))
+        step = replace(make_step(case_of(job)), fsdp=fsdp_of(replace(job, world_size=8, feature="plain")))
         path.parent.mkdir(parents=True, exist_ok=True)
         trainfit.plan(step, gpu, budget=PLAN_BUDGETS[job.model], memory="allocated").save(path)
 
@@ -138,6 +211,8 @@ def measure(job: Job, out: Path) -> dict[str, Any]:
     """One row; runs in a process of its own."""
     if job.allocator == "expandable":
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if FEATURES[job.feature].fsdp.get("offload"):
+        torch.set_num_threads(1)  # the optimizer runs on the host, and threads of a forked process may hang
     step = replicated_step(job, out) if job.precision in DDP else sharded_step(job, out)
     for _ in range(3):
         step()
@@ -154,45 +229,79 @@ def replicated_step(job: Job, out: Path) -> Callable[[], None]:
     torch.distributed.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda:0"))
     with torch.device("cuda"):
         model = build(job, out)
-    replica = nn.parallel.DistributedDataParallel(model, device_ids=[0], gradient_as_bucket_view=is_view(job))
-    return loop(job, replica)
+    ddp = ddp_of(job)
+    replica = nn.parallel.DistributedDataParallel(
+        model,
+        device_ids=[0],
+        bucket_cap_mb=ddp.bucket_cap_mb,
+        gradient_as_bucket_view=ddp.gradient_as_bucket_view,
+    )
+
+    def micro_batch(is_last: bool) -> AbstractContextManager[None]:
+        return nullcontext() if is_last or ddp.sync_every_micro_batch else replica.no_sync()
+
+    return loop(job, replica, micro_batch)
 
 
 def sharded_step(job: Job, out: Path) -> Callable[[], None]:
+    """As users do it; only the process group sends nothing."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=job.world_size)
     fsdp = fsdp_of(job)
+    sizes = (job.world_size,) if fsdp.hsdp is None else (job.world_size // fsdp.hsdp, fsdp.hsdp)
     options: dict[str, Any] = {
-        "mesh": init_device_mesh("cuda", (job.world_size,)),
+        "mesh": init_device_mesh("cuda", sizes, mesh_dim_names=("replicate", "shard")[-len(sizes) :]),
         "mp_policy": MixedPrecisionPolicy(param_dtype=fsdp.param_dtype, reduce_dtype=fsdp.reduce_dtype),
+        "offload_policy": CPUOffloadPolicy() if fsdp.offload else OffloadPolicy(),
     }
     with torch.device("meta"):
         model = build(job, out)
-    for layer in model.model.layers if job.model == "llama1b" else model.transformer.h:  # type: ignore[union-attr]
-        fully_shard(layer, reshard_after_forward=job.reshard, **options)
+    for layer in layers_of(model, job.model):
+        fully_shard(layer, reshard_after_forward=fsdp.reshard_after_forward, **options)
     fully_shard(model, **options)
-    model.to_empty(device="cuda")
+    model.to_empty(device="cpu" if fsdp.offload else "cuda")
     with torch.no_grad():
         for tensor in (*model.parameters(), *model.buffers()):
             tensor.zero_()
-    return loop(job, model)
+    if fsdp.offload:
+        for module in model.modules():
+            for name, buffer in module._buffers.items():
+                module._buffers[name] = None if buffer is None else buffer.cuda()
+
+    def micro_batch(is_last: bool) -> AbstractContextManager[None]:
+        model.set_requires_gradient_sync(is_last or fsdp.sync_every_micro_batch)  # type: ignore[operator]
+        return nullcontext()
+
+    return loop(job, model, micro_batch)
 
 
-def loop(job: Job, model: nn.Module) -> Callable[[], None]:
-    case = case_of(job)
+def layers_of(model: Any, name: str) -> list[nn.Module]:
+    if name == "t5_amp":
+        return [*model.encoder.block, *model.decoder.block]
+    places = {"gpt2m": "transformer.h", "bertl": "bert.encoder.layer", "vit_large": "vit.layers"}
+    return list(model.get_submodule(places.get(name, "model.layers")))
+
+
+def loop(job: Job, model: nn.Module, micro_batch: Callable[[bool], AbstractContextManager[None]]) -> Callable[[], None]:
+    case, options = case_of(job), FEATURES[job.feature].step
     optimizer = case.optimizer(model.parameters())
     batch = case.batch("cuda")
+    num_micro_batches = options.get("micro_batches", 1)
 
     def step() -> None:
-        with torch.autocast("cuda", case.autocast or torch.bfloat16, enabled=case.autocast is not None):
-            loss = model(**batch).loss
-        loss.backward()
-        del loss
+        for number in range(num_micro_batches):
+            with micro_batch(number == num_micro_batches - 1):
+                with torch.autocast("cuda", case.autocast or torch.bfloat16, enabled=case.autocast is not None):
+                    loss = model(**batch).loss
+                loss.backward()
+                del loss
+        if "clip_grad_norm" in options:
+            nn.utils.clip_grad_norm_(model.parameters(), options["clip_grad_norm"])
         optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        optimizer.zero_grad(set_to_none=options.get("set_to_none", True))
 
     return step
 
@@ -220,7 +329,6 @@ def table(predicted: dict[Any, dict[str, Any]], measured: dict[Any, dict[str, An
 
 
 def read(folders: list[Path], name: str) -> dict[Any, dict[str, Any]]:
-    fields = Job.__dataclass_fields__
     rows = [
         json.loads(line)
         for folder in folders
@@ -228,7 +336,7 @@ def read(folders: list[Path], name: str) -> dict[Any, dict[str, Any]]:
         for line in path.read_text().split("\n")
         if line
     ]
-    return {tuple(row[field] for field in fields): row for row in rows}
+    return {key_of(row): row for row in rows}
 
 
 def main() -> None:
@@ -239,15 +347,26 @@ def main() -> None:
     parser.add_argument("--plans", type=Path, help="folder with the plans of 'predict' (default: OUT)")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--torch", default="2.11.0", help="the version that is measured")
-    parser.add_argument("--models", nargs="*", default=MODELS)
+    parser.add_argument("--set", choices=["first", "features"], default="first", help="which rows")
+    parser.add_argument("--models", nargs="*", default=(*MODELS, *OTHER_MODELS))
+    parser.add_argument("--features", nargs="*", default=tuple(FEATURES))
     parser.add_argument("--precisions", nargs="*", default=("mixed", "bf16", *DDP))
+    parser.add_argument(
+        "--done", nargs="*", type=Path, default=(), help="folders whose rows need not be measured again"
+    )
     parser.add_argument("--width", type=int, default=3, help="processes side by side")
     args = parser.parse_args()
     if args.verb == "table":
         print(*table(read(args.folders, "fsdp_predicted.jsonl"), read(args.folders, "fsdp_measured.jsonl")), sep="\n")
         return
     plans = args.plans or args.out
-    chosen = [job for job in jobs() if job.model in args.models and job.precision in args.precisions]
+    chosen = [
+        job
+        for job in jobs(args.set)
+        if job.model in args.models and job.precision in args.precisions and job.feature in args.features
+    ]
+    measured = read(args.done, "fsdp_measured.jsonl")
+    chosen = [job for job in chosen if "error" in measured.get(key_of(asdict(job)), {"error": "none yet"})]
     if args.verb == "predict":
         for job in chosen:
             if job.recompute == "planned":

@@ -2,12 +2,17 @@
 
     python benchmarks/predict_time.py --measured memory.jsonl --measured time.jsonl    # a table on stdout, Markdown
     python benchmarks/predict_time.py --measured memory.jsonl llama1b gpt2m            # these only
+    python benchmarks/predict_time.py --freeze blind.jsonl bloom_amp gptj_bf16         # predictions alone, to a file
 
 The rows of measure_memory.py and measure_time.py have the measured times: GPU busy is the sum of the times of all
 kernels, copies and fills of a profiled step, the step a median by CUDA events (of three, or of eleven with nothing
-beside it; where a case has both, the later file counts); each case ran in a fresh process, and is predicted in one.
-Errors are predicted / measured - 1. "datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its
-row of the catalogue. A step is launch-bound when the GPU idles for more than 15% of it.
+beside it); each case ran in a fresh process, and is predicted in one. A case may have been measured in several runs:
+the last row counts, and all of measure_time.py's are compared with the range. Errors are predicted / measured - 1.
+"datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its row of the catalogue. A step is
+launch-bound when the GPU idles for more than 15% of it.
+
+With `--blind` and `--blind-measured` a second table compares predictions that were written down before the cases were
+measured.
 """
 
 from __future__ import annotations
@@ -25,15 +30,17 @@ from trainfit._time_estimate import LAUNCH_BOUND_IDLE, time_step
 from trainfit.cost import datasheet_pricing, pricing_for
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.trace import trace_step
-from zoo import make_step, select, zoo
+from zoo import make_step, select
 
 MAIN_CASES = ("llama1b", "gpt2m", "bertl")
 VARIANTS = ("plain", "every layer")
+Runs = dict[tuple[str, str], list[dict[str, Any]]]
+"""What was measured of each case and variant, in the order of the files."""
 
 
 def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     gpu = find_gpu(gpu_name)
-    trace = trace_step(make_step(zoo()[name], variant == "every layer"), gpu)
+    trace = trace_step(make_step(select([name])[0], variant == "every layer"), gpu)
     by_profile, by_datasheet = (time_step(trace, pricing) for pricing in (pricing_for(gpu), datasheet_pricing(gpu)))
     return {
         "case": name,
@@ -41,6 +48,7 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
         "busy_ms": by_profile.gpu_busy_ms,
         "datasheet_ms": by_datasheet.gpu_busy_ms,
         "step_ms": by_profile.step_ms,
+        "range_ms": by_profile.range_ms,
         "launch_bound": by_profile.launch_bound,
         "roofline_share": by_profile.roofline_share,
         "torch": trace.torch_version,
@@ -56,7 +64,8 @@ def predict_in_a_fresh_process(name: str, variant: str, gpu_name: str) -> dict[s
     return row
 
 
-def table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]], gpu_name: str) -> Iterable[str]:
+def table(rows: list[dict[str, Any]], runs: Runs, gpu_name: str) -> Iterable[str]:
+    measured = last(runs)
     versions = sorted({found["torch"] for found in measured.values()})
     yield f"# GPU time and step time on {gpu_name}: predicted, measured, error"
     yield ""
@@ -64,10 +73,16 @@ def table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, 
     yield from (
         "Printed by benchmarks/predict_time.py. The datasheet's efficiencies are the shipped profile's, smoothed: on",
         "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
+        "The host's costs are what `trainfit calibrate` found from small models in the run in which the rows that are",
+        'bound by the CPU were last measured. "range" is what the estimate states; "in it" how many runs of',
+        "measure_time.py, on this host and on earlier ones, had their median there.",
     )
     yield ""
-    yield "| case | variant | GPU busy | measured | error | datasheet error | step | measured | error | bound by |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
+    yield (
+        "| case | variant | GPU busy | measured | error | datasheet error "
+        "| step | measured | error | bound by | range | in it |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         found = measured[row["case"], row["variant"]]
         busy, step = found["kernels_ms"], found["step_ms"]
@@ -75,12 +90,55 @@ def table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, 
         bound = "CPU" if is_launch_bound(found) else "GPU"
         if is_launch_bound(found) != row["launch_bound"]:
             bound += ", predicted otherwise"
+        low, high = row["range_ms"]
+        timed = timed_runs(runs, row)
         yield (
             f"| {row['case']} | {row['variant']} | {row['busy_ms']:.2f} | {busy:.2f} | {errors[0]:+.1%} | "
-            f"{errors[1]:+.1%} | {row['step_ms']:.1f} | {step:.1f} | {errors[2]:+.1%} | {bound} |"
+            f"{errors[1]:+.1%} | {row['step_ms']:.1f} | {step:.1f} | {errors[2]:+.1%} | {bound} | "
+            f"{low:.0f} to {high:.0f} | {num_inside(row, timed)} of {len(timed)} |"
         )
     yield ""
     yield from summary(rows, measured)
+    for what, chosen in (
+        ("the last run of launch-bound steps", [(row, timed_runs(runs, row)[-1:]) for row in rows]),
+        ("every run of launch-bound steps", [(row, timed_runs(runs, row)) for row in rows]),
+    ):
+        waiting = [(row, timed) for row, timed in chosen if is_launch_bound(measured[row["case"], row["variant"]])]
+        inside = sum(num_inside(row, timed) for row, timed in waiting)
+        yield f"- {what}: {inside} of {sum(len(timed) for _, timed in waiting)} within the stated range."
+
+
+def timed_runs(runs: Runs, row: dict[str, Any]) -> list[float]:
+    """The medians of the runs of measure_time.py, or of the only run there is."""
+    found = runs[row["case"], row["variant"]]
+    return [one["step_ms"] for one in found if "fastest_ms" in one] or [found[-1]["step_ms"]]
+
+
+def num_inside(row: dict[str, Any], timed: list[float]) -> int:
+    low, high = row["range_ms"]
+    return sum(low <= step_ms <= high for step_ms in timed)
+
+
+def blind_table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]]) -> Iterable[str]:
+    yield ""
+    yield "Blind: architectures that were predicted, and the predictions written down, before they were ever measured."
+    yield "The host's speed was another one by then, so only GPU-bound steps say much."
+    yield ""
+    yield "| case | variant | GPU busy | measured | error | datasheet error | step | measured | error | bound by |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        found = measured[row["case"], row["variant"]]
+        busy, step = found["kernels_ms"], found["step_ms"]
+        yield (
+            f"| {row['case']} | {row['variant']} | {row['busy_ms']:.2f} | {busy:.2f} | "
+            f"{row['busy_ms'] / busy - 1:+.1%} | {row['datasheet_ms'] / busy - 1:+.1%} | "
+            f"{row['step_ms']:.1f} | {step:.1f} | "
+            f"{row['step_ms'] / step - 1:+.1%} | {'CPU' if is_launch_bound(found) else 'GPU'} |"
+        )
+    yield ""
+    errors = [abs(row["busy_ms"] / measured[row["case"], row["variant"]]["kernels_ms"] - 1) for row in rows]
+    within = sum(error <= 0.08 for error in errors)
+    yield f"- GPU busy, blind: median {statistics.median(errors):.1%}, {within} of {len(errors)} within 8%."
 
 
 def summary(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]]) -> Iterable[str]:
@@ -109,14 +167,18 @@ def is_launch_bound(found: dict[str, Any]) -> bool:
     return bool(found["step_ms"] - found["gpu_busy_ms"] > LAUNCH_BOUND_IDLE * found["step_ms"])
 
 
-def read_measured(paths: list[Path]) -> dict[tuple[str, str], dict[str, Any]]:
-    measured = {}
+def read_runs(paths: list[Path]) -> Runs:
+    runs: Runs = {}
     for line in (line for path in paths for line in path.read_text().splitlines()):
         found = json.loads(line)
         if "gpu_busy_ms" in found and found["allocator"] == "classic":
             found["kernels_ms"] = sum(found[f"{kind}_ms"] for kind in ("kernel", "memcpy", "memset"))
-            measured[found["case"], found["variant"]] = found
-    return measured
+            runs.setdefault((found["case"], found["variant"]), []).append(found)
+    return runs
+
+
+def last(runs: Runs) -> dict[tuple[str, str], dict[str, Any]]:
+    return {key: found[-1] for key, found in runs.items()}
 
 
 def main() -> None:
@@ -125,20 +187,33 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--measured", type=Path, action="append", help="rows of measure_memory.py or measure_time.py")
     parser.add_argument("--variant", choices=VARIANTS, help="print one prediction as JSON and nothing else")
+    parser.add_argument("--freeze", type=Path, help="write predictions of the named cases to this file")
+    parser.add_argument("--blind", type=Path, help="such a file")
+    parser.add_argument("--blind-measured", type=Path, help="rows of measure_time.py of those cases")
     args = parser.parse_args()
     if args.variant:
         print(json.dumps(predict(args.names[0], args.variant, args.gpu)))
         return
+    if args.freeze:
+        jobs = [
+            (case.name, late) for case in select(args.names) for late in (False, True) if case.checkpoint or not late
+        ]
+        found = [predict_in_a_fresh_process(name, VARIANTS[late], args.gpu) for name, late in jobs]
+        args.freeze.write_text("".join(json.dumps(row) + "\n" for row in found))
+        return
     if args.measured is None:
         parser.error("--measured is needed for a table")
-    measured = read_measured(args.measured)
+    runs = read_runs(args.measured)
     rows = [
         predict_in_a_fresh_process(case.name, variant, args.gpu)
         for case in select(args.names)
         for variant in VARIANTS
-        if (case.name, variant) in measured
+        if (case.name, variant) in runs
     ]
-    print(*table(rows, measured, args.gpu), sep="\n")
+    print(*table(rows, runs, args.gpu), sep="\n")
+    if args.blind:
+        frozen = [json.loads(line) for line in args.blind.read_text().splitlines()]
+        print(*blind_table(frozen, last(read_runs([args.blind_measured]))), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,21 @@
-"""How long an estimate takes and how much memory, beside one plain FakeTensor forward and backward of the same model.
+"""How long estimates and plans take and how much memory, beside one plain FakeTensor forward and backward.
 
-    python benchmarks/speed.py            # prints a Markdown table; each row is a fresh process, no GPU needed
+    python benchmarks/speed.py            # prints two Markdown tables; each row is a fresh process, no GPU needed
 
-`estimate` is tracing and simulating (classic allocator) one step; `fake` is one forward and backward of the same model
-and batch under torch's FakeTensorMode on the CPU device, without optimizer, both after imports. Growth: the same model
-with a quarter and with half of its layers.
+First table, after imports: `estimate` is tracing and simulating (classic allocator) one step; `fake` is one forward and
+backward of the same model and batch under torch's FakeTensorMode on the CPU device, without optimizer. Growth: the same
+model with a quarter and with half of its layers.
+
+Second table, from process start to its end: whole commands, imports included, the best of two runs.
+
+Seconds are of the CPU (user and system), with one thread: on a machine that others use too, those of the clock say how
+busy it was.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import resource
 import subprocess
@@ -19,6 +25,18 @@ from dataclasses import replace
 from typing import Any
 
 CASES = [("llama3-8b", 32), ("llama3-70b", 20), ("llama3-70b", 40), ("llama3-70b", 80)]
+
+
+COMMANDS = [
+    "estimate llama3-8b --gpu h200",
+    "estimate llama3-70b --gpu h200",
+    "plan llama3-8b --batch 2 --seq 8192 --gpu h200 --budget 120GiB",
+    "plan llama3-8b --batch 2 --seq 8192 --gpu h100-80gb --budget 72GiB",
+    "plan llama3-70b --batch 4 --seq 8192 --gpu h200 --budget 750GiB",
+    "plan llama3-70b --batch 1 --seq 8192 --gpu h200 --fsdp 64 --budget 60GiB",
+]
+RUNS = 2
+ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def step_with_layers(preset: str, layers: int) -> Any:
@@ -42,11 +60,11 @@ def measure_estimate(preset: str, layers: int) -> dict[str, float]:
     from trainfit.trace import trace_step
 
     step, gpu = step_with_layers(preset, layers), find_gpu("h200")
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     trace = trace_step(step, gpu)
-    traced_s = time.perf_counter()
+    traced_s = time.process_time()
     simulate_memory(trace, hidden_memory(gpu, trace.torch_version), "classic")
-    return {"trace_s": traced_s - start_s, "simulate_s": time.perf_counter() - traced_s, "num_ops": len(trace.ops)}
+    return {"trace_s": traced_s - start_s, "simulate_s": time.process_time() - traced_s, "num_ops": len(trace.ops)}
 
 
 def measure_fake(preset: str, layers: int) -> dict[str, float]:
@@ -54,19 +72,31 @@ def measure_fake(preset: str, layers: int) -> dict[str, float]:
     from torch._subclasses import FakeTensorMode
 
     step = step_with_layers(preset, layers)
-    start_s = time.perf_counter()
+    start_s = time.process_time()
     with FakeTensorMode():
         model = step.model()
         batch = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in step.batch.items()}
         output = model(**batch)
         (step.loss(output) if step.loss else output).backward()
-    return {"fake_s": time.perf_counter() - start_s}
+    return {"fake_s": time.process_time() - start_s}
 
 
 def fresh(kind: str, preset: str, layers: int) -> dict[str, float]:
     """One measurement in a process of its own, with its peak memory."""
     command = [sys.executable, __file__, kind, preset, str(layers)]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ONE_THREAD)
+    return json.loads(done.stdout)
+
+
+def command_seconds(command: str) -> tuple[float, float]:
+    """(CPU seconds, seconds by the clock) of one run of `trainfit command`."""
+    before, start_s = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", "trainfit", *command.split()], capture_output=True, env=ONE_THREAD, check=False
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
+    return cpu_s, time.perf_counter() - start_s
 
 
 def main() -> None:
@@ -78,7 +108,7 @@ def main() -> None:
         return
     import torch
 
-    print(f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads.\n")
+    print(f"Python {platform.python_version()}, torch {torch.__version__}, seconds of one CPU core, after imports.\n")
     print("| preset | layers | ops | trace s | simulate s | fake fwd+bwd s | estimate / fake | peak RSS GiB |")
     print("|---|---|---|---|---|---|---|---|")
     for preset, layers in CASES:
@@ -89,6 +119,13 @@ def main() -> None:
             f" {fake['fake_s']:.2f} | {ratio:.2f} | {ours['peak_rss_gib']:.2f} |",
             flush=True,
         )
+    load = os.getloadavg()[0]
+    print(f"\nWhole commands, imports included, best of {RUNS}; the machine's load was {load:.1f} beside them.\n")
+    print("| command | CPU s | clock s |")
+    print("|---|---|---|")
+    for command in COMMANDS:
+        runs = [command_seconds(command) for _ in range(RUNS)]
+        print(f"| `trainfit {command}` | {min(r[0] for r in runs):.1f} | {min(r[1] for r in runs):.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def main() -> None:
     if args.table:
         print(*table(json.loads(text) for text in args.table.read_text().splitlines()), sep="\n")
         return
-    plans = sorted(args.plans.glob("*_budget_*.json"))
+    plans = sorted(args.plans.glob("*_budget_*.json"), key=lambda path: path.stem.rsplit("_", 1)[::-1])
     plans = [path for path in plans if not args.only or path.name.split("_")[0] in args.only]
     cases = [[*(["--tiny"] if args.tiny else []), "--child", str(path)] for path in plans]
     for text in table(run_all(__file__, cases, args.out, args.timeout_s, args.expandable)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 
+from zoo_blind import blind_cases
 from zoo_case import Case, make_step
 from zoo_hf import hf_cases
 from zoo_torch import torch_cases
@@ -25,11 +26,12 @@ def zoo(tiny: bool = False) -> dict[str, Case]:
 
 
 def select(names: list[str], tiny: bool = False) -> list[Case]:
-    """The named cases, or all of them when no name is given."""
+    """The named cases, those of the blind test among them, or all of the zoo when no name is given."""
     cases = zoo(tiny)
-    if unknown := [name for name in names if name not in cases]:
-        sys.exit(f"unknown case {', '.join(unknown)}; known: {', '.join(cases)}")
-    return [cases[name] for name in names or cases]
+    known = cases | {case.name: case for case in blind_cases(tiny)}
+    if unknown := [name for name in names if name not in known]:
+        sys.exit(f"unknown case {', '.join(unknown)}; known: {', '.join(known)}")
+    return [known[name] for name in names or cases]
 
 
 if __name__ == "__main__":

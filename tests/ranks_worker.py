@@ -21,6 +21,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from trainfit.apply import Handle, agreement, apply_decisions
+from trainfit.calibrate.collectives import measure_collectives
+from trainfit.cost.measured_collectives import parse_collectives
 from trainfit.errors import PlanDisagreement
 from trainfit.records import BlockDecision
 
@@ -144,6 +146,21 @@ def a_rank_killed_in_its_backward(rank: int, world_size: int) -> None:
     if rank == 1:
         loss.register_hook(lambda grad: os.kill(os.getpid(), signal.SIGKILL))
     loss.backward()  # the others wait for this rank's part
+
+
+def collectives(rank: int, world_size: int) -> None:
+    """On two ranks, they are a node, or each is one; of four ranks, two are a node."""
+    whole = [64, 4096]
+    for num_per_node in {2: (2, 1), 4: (2,)}[world_size]:
+        lines: list[str] = []
+        tables = measure_collectives(num_per_node, "cpu", lines.append, sizes=whole)
+        groups = {2: {2: [(2, 1)], 1: [(2, 2)]}, 4: {2: [(2, 1), (2, 2), (4, 2)]}}[world_size][num_per_node]
+        if rank % num_per_node:
+            groups = [(ranks, nodes) for ranks, nodes in groups if ranks != nodes]
+        kinds = ("all_gather", "reduce_scatter", "all_reduce")
+        assert [(t["ranks"], t["nodes"], t["kind"]) for t in tables] == [(*g, kind) for g in groups for kind in kinds]
+        assert all([size for size, _ in table["points"]] == whole for table in tables)
+        assert len(parse_collectives(tables)) == len(tables) == 3 * len(lines)
 
 
 def main() -> None:

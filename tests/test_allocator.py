@@ -233,12 +233,13 @@ def test_classic_takes_the_rest_of_a_segment_before_a_new_one() -> None:
 
 
 def test_classic_segments_lie_upwards_at_first_and_then_downwards() -> None:
-    """The driver fills 512 MiB upwards, then ranges of whole 32 MiB, each below the last; the lowest gap is first."""
+    """The driver leaves 408 and 22 MiB, then come ranges of whole 32 MiB, each below the last; the lowest gap first."""
     allocator = CachingAllocator("classic")
-    sizes_mib = [500, 20, 12, 12, 600, 8]
+    sizes_mib = [400, 20, 12, 12, 600, 8]
     addresses = [allocator.malloc(size * MIB).address // MIB for size in sizes_mib]
-    # 20 needs a range of 32 below; 12 fills it up, 12 the 512; 600 has a range of 608; 8 is a segment of 20 of its own.
-    assert addresses == [0, -32, -12, 500, -640, -672]
+    # 20 fits into the 22; 12 needs a range of 32 below, which has room for another; 600 has a range of 608; 8 is a
+    # segment of 20 of its own.
+    assert addresses == [0, 409, -32, -20, -640, -672]
 
 
 # ---- expandable segments

@@ -35,7 +35,7 @@ class SlowAllocator:
     def __init__(self, mode: AllocatorMode) -> None:
         self.mode = mode
         self.segments: dict[tuple[int, bool], list[list[Span]]] = {}
-        self.ranges = [(0, 512 * MIB)]  # of the driver
+        self.ranges = [(0, 408 * MIB), (409 * MIB, 22 * MIB)]  # of the driver
 
     def malloc(self, nbytes: int, stream: int) -> Span:
         size = max(512, (nbytes + 511) // 512 * 512)

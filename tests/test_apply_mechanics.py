@@ -151,6 +151,24 @@ class TestWhatLives:
         assert weight() is None
 
 
+def test_a_dropped_tensor_goes_when_the_block_lets_go_of_it_and_not_at_the_next_save(no_collection: None) -> None:
+    lives: list[bool] = []
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        saved = x.exp()
+        out = saved.sin()  # saves it
+        storage = watch(saved)
+        del saved
+        lives.append(storage() is not None)
+        return out.cos()
+
+    model = around(body)
+    gradients(model, X)
+    plan(model, {"1": NOTHING})
+    gradients(model, X)
+    assert lives == [True, False, False]  # without a plan, recorded, under the plan
+
+
 class Rebuilds:
     """Watches on what the block's replays rebuild."""
 
@@ -162,7 +180,7 @@ class Rebuilds:
 
         def replay(call: Any) -> None:
             original(call)
-            self.refs += [watch(tensor) for tensor in call.rebuilt.values()]
+            self.refs += [watch(mark().tensor) for mark in call.marks.values() if mark() is not None]
 
         pytest.MonkeyPatch().setattr(runtime.Call, "_replay", replay)
         self.undo = lambda: setattr(runtime.Call, "_replay", original)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +12,23 @@ import pytest
 import torch
 
 from trainfit import calibrate
+from trainfit.calibrate.host import TIMED, charges_of, time_models
 from trainfit.calibrate.measure import Kernel, Sample, describe, split_at_markers
+from trainfit.calibrate.models import small_models
 from trainfit.cost import load_profile
 from trainfit.errors import UnknownGpu, UsageError
+from trainfit.gpus.catalogue import find_gpu
 
 HEADER = {"schema": 1, "gpu": "NVIDIA H200", "torch": "2.11.0"}
 TIMINGS = {
-    "forward": dict.fromkeys("add mul cast gelu dropout softmax clone layer_norm rms_norm attention".split(), 9)
-    | dict.fromkeys(("view", "transpose", "slice"), 4),
-    "backward": dict.fromkeys("add mul cast gelu dropout softmax clone layer_norm rms_norm attention".split(), 9),
-    "optimizer": {"adamw_10": 100, "adamw_400": 4000},
+    "small": {
+        "charges": {
+            "forward": {"forward_view": 2},
+            "backward": {"backward_view": 1},
+            "optimizer": {"optimizer_call": 1},
+        },
+        "times_ns": {"forward": [8], "backward": [3], "optimizer": [5]},
+    }
 }
 
 
@@ -98,7 +106,7 @@ def test_a_chunk_that_never_finished_in_two_runs_is_left_out(
 @pytest.mark.usefixtures("machine")
 def test_what_was_begun_elsewhere_is_not_continued(tmp_path: Path) -> None:
     (tmp_path / "gpu.json.partial").write_text(json.dumps(HEADER | {"torch": "2.12.0"}) + "\n")
-    with pytest.raises(UsageError, match="begun on another GPU or with another torch"):
+    with pytest.raises(UsageError, match="begun on another GPU, or with another torch or trainfit"):
         calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
 
 
@@ -137,3 +145,40 @@ def test_tensors_of_the_host_are_described_as_nothing_and_types_by_name() -> Non
     assert describe([torch.zeros(2), torch.bfloat16, 1.5, None, torch.device("cpu")]) == [
         None, "bfloat16", 1.5, None, "cpu",
     ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("machine")
+def test_of_several_ranks_the_first_writes_the_profile_with_their_collectives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.json"
+    table = {"kind": "all_gather", "ranks": 8, "nodes": 1, "points": [[2**20, 100_000]]}
+    for name, value in {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 8}.items():
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setattr(calibrate, "gpu_group", lambda ranks: contextlib.nullcontext())
+    monkeypatch.setattr(calibrate, "measure_collectives", lambda num_per_node, device, report: [table])
+    assert not calibrate.calibrate(path, lambda line: None)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setenv("RANK", "0")
+    assert calibrate.calibrate(path, lambda line: None)
+    (measured,) = load_profile(path).collectives
+    assert (measured.kind, measured.num_ranks, measured.points) == ("all_gather", 8, ((2**20, 100_000.0),))
+    # A later run without torchrun keeps what was measured with it.
+    monkeypatch.delenv("WORLD_SIZE")
+    assert calibrate.calibrate(path, lambda line: None)
+    assert load_profile(path).collectives == (measured,)
+
+
+def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
+    charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"))
+    # The stem; ten blocks of a sum and twice a convolution, a norm, its count of batches and an activation; mean, head,
+    # log-softmax, loss. Every block is a region that is run again.
+    assert charged["forward"]["forward_kernel"] == 1 + 10 * (1 + 2 * 4) + 4
+    assert charged["backward"]["checkpoint"] == 10
+    assert charged["optimizer"] == {"optimizer_call": 8, "optimizer_tensor": 13 * 64}  # 13 lists of 64 parameters
+
+
+def test_every_timed_step_of_a_small_model_counts_and_those_that_warm_it_up_do_not() -> None:
+    (found,) = time_models([small_models()["images"]], device="cpu", rounds=2)
+    assert {phase: len(times) for phase, times in found.items()} == dict.fromkeys(found, 2 * TIMED)
+    assert list(found) == ["forward", "backward", "optimizer"]

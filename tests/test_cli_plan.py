@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import trainfit
 from trainfit import targets
-from trainfit._largest import with_batch_size
+from trainfit._largest import batch_size, with_batch_size
 from trainfit._plan_record import Plan
 from trainfit.cli import main
 from trainfit.cli.plan import largest_that_fits
@@ -128,8 +129,29 @@ def test_an_interrupt_exits_with_130_and_the_best_plan_so_far(
 
 
 def interrupted_after_the_smallest(search: Search, limit_bytes: int) -> Choice:
-    search._sketched(search._lowest)
+    search._sketched(search._model_ladder.lowest)
     raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_maximizing_exits_with_130_and_the_largest_so_far(
+    target: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[int] = []
+    plan = trainfit.plan
+
+    def planned(step: trainfit.Step, *args: Any, **kwargs: Any) -> Plan:
+        attempts.append(batch_size(step) or 0)
+        if len(attempts) == 3:
+            raise KeyboardInterrupt
+        return plan(step, *args, **kwargs)
+
+    monkeypatch.setattr(trainfit, "plan", planned, raising=False)
+    file = tmp_path / "plan.json"
+    assert run("plan", target, "--memory", "allocated", "--maximize", "batch", "-o", file) == 130
+    assert capsys.readouterr().out.startswith("interrupted on h200: ")
+    assert Plan.load(file).status == "interrupted"
+    assert attempts[1:] == [2 * attempts[0], 4 * attempts[0]]
+    assert f"[{attempts[1]}, " in Plan.load(file).inputs[0]
 
 
 def test_an_interrupt_before_any_plan_exits_with_130(
@@ -160,9 +182,11 @@ def test_what_does_not_fit_exits_with_3_and_names_the_smallest(target: str, caps
 def test_the_frontier_is_written_and_shown(target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "frontier.json"
     assert run("plan", target, "--memory", "allocated", "--frontier", file) == 0
-    capsys.readouterr()
+    printed = capsys.readouterr().out
     assert run("show", "--frontier", file) == 0
-    lines = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr().out
+    assert shown in printed
+    lines = shown.splitlines()
     assert lines[0].split() == ["budget", "peak", "allocated", "step", "overhead"]
     assert lines[-1].endswith("nothing to recompute")
 
@@ -181,18 +205,54 @@ def test_what_cannot_be_right_exits_with_2(argv: tuple[str, ...]) -> None:
     assert run(*argv) == 2
 
 
-def test_the_largest_size_that_fits_is_found_by_doubling_and_bisection() -> None:
+@dataclasses.dataclass
+class Sized:
+    """Stands for a plan."""
+
+    size: int
+    status: str = "optimal"
+
+    def interrupted(self) -> Sized:
+        return Sized(self.size, "interrupted")
+
+
+def test_the_largest_size_is_found_by_doubling_and_then_by_halves() -> None:
     asked: list[int] = []
 
-    def attempt(size: int) -> Plan | None:
+    def attempt(size: int) -> Any:
         asked.append(size)
-        return f"plan for {size}" if size <= 21 else None  # type: ignore[return-value]
+        return Sized(size) if size <= 21 else None
 
-    assert largest_that_fits(attempt, None) == (21, "plan for 21")
+    assert largest_that_fits(attempt, None) == (21, Sized(21))
     assert asked == [1, 2, 4, 8, 16, 32, 24, 20, 22, 21]
-    assert largest_that_fits(attempt, 30) == (21, "plan for 21")
+    assert largest_that_fits(attempt, 30) == (21, Sized(21))
     with pytest.raises(UsageError, match="not even the size 1 fits"):
         largest_that_fits(lambda size: None, None)
+
+
+@pytest.mark.parametrize("interrupted", ["while tracing", "while solving"])
+def test_an_interrupt_while_maximizing_gives_the_largest_so_far(interrupted: str) -> None:
+    asked: list[int] = []
+
+    def attempt(size: int) -> Any:
+        asked.append(size)
+        if size < 8:
+            return Sized(size)
+        if interrupted == "while tracing":
+            raise KeyboardInterrupt
+        return Sized(size, "interrupted")  # the best plan so far for this size
+
+    found = 4 if interrupted == "while tracing" else 8
+    assert largest_that_fits(attempt, None) == (found, Sized(found, "interrupted"))
+    assert asked == [1, 2, 4, 8]
+
+
+def test_an_interrupt_before_anything_fits_is_an_interrupt() -> None:
+    def attempt(size: int) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        largest_that_fits(attempt, None)
 
 
 def test_a_plan_tells_time_by_the_profile_that_it_is_given(

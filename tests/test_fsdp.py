@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import trainfit
-from trainfit._time_estimate import share_not_hidden
+from trainfit._time_estimate import hidden_behind_communication_ns
 from trainfit.cost import network_of, pricing_for
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import hidden_memory
@@ -304,8 +304,11 @@ def test_recomputation_costs_less_where_the_gpu_would_wait_for_collectives() -> 
     work_ns = 10**6
     # At 0.1 MB/s a block's gradients take 5 ms to reduce, and its parameters as long to gather, one after the other: a
     # millisecond of work before either block's backward passes while something is under way.
-    assert share_not_hidden(trace, slow, blocks, work_ns) == pytest.approx(0.0, abs=0.01)
-    assert share_not_hidden(trace, fast, blocks, 10**8) == pytest.approx(1.0, abs=0.01)
+    assert hidden_behind_communication_ns(trace, slow, blocks, work_ns) == pytest.approx(work_ns, rel=0.01)
+    assert hidden_behind_communication_ns(trace, fast, blocks, 10**8) == pytest.approx(0, abs=10**6)
+    # On one GPU there is nothing to wait for.
+    alone = trace_step(replace(make_step(fsdp), fsdp=None), H200)
+    assert hidden_behind_communication_ns(alone, pricing, blocks, work_ns) == 0
 
 
 def test_a_plan_for_a_rank_is_what_the_planned_rank_takes() -> None:

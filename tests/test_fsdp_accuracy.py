@@ -1,6 +1,7 @@
-"""Predictions of one rank of many against what an H200 measured (benchmarks/results/fsdp_h200): a sample of its rows.
+"""Predictions of one rank of many against what an H200 measured (benchmarks/results/fsdp_h200,
+fsdp_features_h200): a sample of their rows.
 
-The sample has both models, both allocators, a plan, and DDP; benchmarks/fsdp_memory.py predicts all rows.
+The sample has three models, both allocators, plans, and DDP; benchmarks/fsdp_memory.py predicts all rows.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
-    from fsdp_memory import Job, predict
+    from fsdp_memory import Job, key_of, predict
 
-RESULTS = BENCHMARKS / "results" / "fsdp_h200"
+RESULTS, FEATURES = BENCHMARKS / "results" / "fsdp_h200", BENCHMARKS / "results" / "fsdp_features_h200"
 ROWS = {
-    tuple(row[field] for field in Job.__dataclass_fields__): row
-    for row in map(json.loads, (RESULTS / "fsdp_measured.jsonl").read_text().splitlines())
+    key_of(row): row
+    for folder in (RESULTS, FEATURES)
+    for row in map(json.loads, (folder / "fsdp_measured.jsonl").read_text().splitlines())
 }
 
 
@@ -34,6 +36,7 @@ ROWS = {
         (Job("gpt2m", "mixed", 8, "every layer", True, "expandable"), 0),
         (Job("llama1b", "bf16", 64, "planned", True), 0),
         (Job("gpt2m", "ddp", 1, "nothing", False), 512),
+        (Job("mixtral", "bf16", 8, "planned", True), 0),
     ],
     ids=str,
 )

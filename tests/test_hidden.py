@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.gpus.hidden import RULES, hidden_memory
+from trainfit.gpus.hidden import RULES, cudnn, cudnn_library, hidden_memory
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, Phase, TensorRef
 
 MIB = 2**20
@@ -129,6 +129,21 @@ def test_every_measured_row_is_reproduced_exactly(name: str) -> None:
             assert predicted_bytes(steps, events) == measured_bytes(events), inputs
 
 
+def test_a_norm_over_rows_is_staged_like_a_sum() -> None:
+    """As recorded on the H200 when wav2vec2 makes its weight norm (768 x 48 rows of 128)."""
+    assert HIDDEN.temporaries(make_op("aten.norm.ScalarOpt_dim", "f32[36864,128], 2, (0)")) == (37_748_736, 4)
+
+
+@pytest.mark.parametrize(
+    ("channels", "expected_bytes"),
+    [(256, 25_690_112), (24, 8 * 4 * 64 * 49 * 32)],  # the first as measured; channels are padded to 32
+)
+def test_a_depthwise_weight_gradient_of_halves_has_eight_sums_per_sample(channels: int, expected_bytes: int) -> None:
+    image, kernel = (64, channels, 32, 32), (channels, 1, 7, 7)
+    problem = cudnn.Problem("weight gradient", 2, True, image, kernel, image, (1, 1))
+    assert cudnn.workspace_bytes(problem, H200.num_sms) == expected_bytes
+
+
 def errors_bytes(name: str) -> list[int]:
     rows = [row for row in ROWS if row[0] == name]
     return [
@@ -139,11 +154,15 @@ def errors_bytes(name: str) -> list[int]:
 
 @pytest.mark.parametrize(
     ("name", "share_exact", "share_close"),
-    [("aten.convolution.default", 0.80, 0.93), ("aten.convolution_backward.default", 0.30, 0.95)],
+    [("aten.convolution.default", 0.85, 0.90), ("aten.convolution_backward.default", 0.65, 0.93)],
 )
-def test_workspaces_of_convolutions_are_mostly_known(name: str, share_exact: float, share_close: float) -> None:
+def test_workspaces_of_convolutions_are_mostly_known(
+    name: str, share_exact: float, share_close: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a cuDNN to ask; a plan's own few hundred bytes are not modelled."""
+    monkeypatch.setattr(cudnn_library, "first_plan", lambda *_: None)
     errors = errors_bytes(name)
-    assert sum(error == 0 for error in errors) >= share_exact * len(errors)
+    assert sum(abs(error) <= 512 for error in errors) >= share_exact * len(errors)
     assert sum(abs(error) < 10 * MIB for error in errors) >= share_close * len(errors)
 
 

@@ -10,8 +10,8 @@ import pytest
 
 WORKER = Path(__file__).parent / "ranks_worker.py"
 CHECKS = {
-    2: ("same_plan", "another_plan", "fsdp", "tensor_parallel"),
-    4: ("same_plan", "another_plan", "hsdp", "a_rank_that_died"),
+    2: ("same_plan", "another_plan", "fsdp", "tensor_parallel", "collectives"),
+    4: ("same_plan", "another_plan", "hsdp", "collectives", "a_rank_that_died"),
 }
 
 
@@ -31,5 +31,6 @@ def test_ranks_agree_on_the_plan_and_get_the_gradients_of_the_unplanned_model(wo
 def test_a_rank_that_is_killed_in_its_backward_ends_the_run_in_an_error_and_not_in_a_hang() -> None:
     done = run_ranks(2, "a_rank_killed_in_its_backward")  # which is given 180 s
     assert done.returncode != 0
-    assert "SIGKILL" in done.stderr
+    # torchrun names the rank that it found dead first: the one that was killed, or the one that lost it.
+    assert any(word in done.stderr for word in ("SIGKILL", "Connection"))
     assert done.stdout == ""

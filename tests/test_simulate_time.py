@@ -78,6 +78,13 @@ def test_waiting_for_a_view_is_waiting_for_the_kernels_before_it() -> None:
     assert played.ends_ns == (20_100, 200, 20_100 + GAP + 3_000)
 
 
+def test_an_op_of_many_kernels_runs_while_its_later_ones_are_issued() -> None:
+    # Issued from 0 to 9,000; the first kernel is in the queue at 1,000. The GPU is done at 1,000 + 5,000, but waits for
+    # the last kernel until 9,000; an op that takes it longer is done when it is.
+    assert simulate_time([op()], [9_000], [5_000], [8_000]).ends_ns == (9_000,)
+    assert simulate_time([op()], [9_000], [50_000], [8_000]).ends_ns == (51_000,)
+
+
 def test_what_ran_before_the_step_is_done() -> None:
     assert simulate_time([op(waits=(5,))], [100], [3_000]).ends_ns == (3_100,)
 

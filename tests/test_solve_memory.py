@@ -68,8 +68,13 @@ TWO_BLOCKS = traced(
 )
 
 
+def unrecorded(names: list[str]) -> dict[str, BlockProgram]:
+    """Blocks whose programs are found nowhere in a trace."""
+    return dict.fromkeys(names, BlockProgram((), (), (), (), (), (), ()))
+
+
 def test_each_position_has_the_most_bytes_of_its_moments() -> None:
-    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1", "never.run"], nothing_hidden)
+    memory = base_memory(TWO_BLOCKS, unrecorded(["layers.0", "layers.1", "never.run"]), nothing_hidden)
     assert memory.blocks == ("layers.0", "layers.1")
     units = [tuple(n // UNIT for n in sizes) for sizes in (memory.forward_bytes, memory.other_bytes)]
     assert units == [(13, 17, 37), (15, 0, 37)]
@@ -78,13 +83,13 @@ def test_each_position_has_the_most_bytes_of_its_moments() -> None:
 
 
 def test_each_size_names_the_op_at_which_it_is_reached() -> None:
-    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"], nothing_hidden)
+    memory = base_memory(TWO_BLOCKS, unrecorded(["layers.0", "layers.1"]), nothing_hidden)
     assert (memory.forward_op, memory.other_op, memory.backward_op) == ((0, 1, 2), (6, -1, 3), (5, 4))
 
 
 def test_a_block_without_backward_is_no_block() -> None:
     frozen = traced([(F, "layers.0", [1], []), (F, "layers.1", [2], []), (B, "layers.1", [], [2])], [1, 1, 1], [0])
-    assert base_memory(frozen, ["layers.0", "layers.1"], nothing_hidden).blocks == ("layers.1",)
+    assert base_memory(frozen, unrecorded(["layers.0", "layers.1"]), nothing_hidden).blocks == ("layers.1",)
 
 
 def test_a_name_that_another_one_starts_with_is_not_taken_for_it() -> None:
@@ -93,7 +98,7 @@ def test_a_name_that_another_one_starts_with_is_not_taken_for_it() -> None:
         [1, 3, 4],
         [0],
     )
-    memory = base_memory(similar, ["layers.1", "layers.10"], nothing_hidden)
+    memory = base_memory(similar, unrecorded(["layers.1", "layers.10"]), nothing_hidden)
     assert memory.blocks == ("layers.1", "layers.10")
     assert tuple(n // UNIT for n in memory.forward_bytes) == (4, 8, 0)
 
@@ -113,7 +118,7 @@ def test_blocks_that_overlap_count_only_where_all_before_them_are_between_forwar
         [10, 1, 2, 4],
         [0],
     )
-    memory = base_memory(twice, ["a", "b"], nothing_hidden)
+    memory = base_memory(twice, unrecorded(["a", "b"]), nothing_hidden)
     assert tuple(n // UNIT for n in memory.forward_bytes) == (17, 0, 17)
     assert tuple(n // UNIT for n in memory.backward_bytes) == (17, 0)
 
@@ -162,8 +167,8 @@ def test_the_temporaries_of_a_kernel_count_while_it_runs() -> None:
     def hidden(op: Op) -> tuple[int, ...]:
         return (1000, OUTPUT, LAST_OUTPUT, 600, -600, -1000) if op.phase is B else ()
 
-    plain = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"], nothing_hidden)
-    memory = base_memory(TWO_BLOCKS, ["layers.0", "layers.1"], hidden)
+    plain = base_memory(TWO_BLOCKS, unrecorded(["layers.0", "layers.1"]), nothing_hidden)
+    memory = base_memory(TWO_BLOCKS, unrecorded(["layers.0", "layers.1"]), hidden)
     assert memory.forward_bytes == plain.forward_bytes
     assert memory.backward_bytes == tuple(size + 4 * UNIT for size in plain.backward_bytes)
     assert memory.start_bytes == plain.start_bytes

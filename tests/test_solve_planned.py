@@ -16,7 +16,8 @@ import trainfit
 from test_plan import Shared, Stack, UNet, step_of
 from trainfit._plan import Planner
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.simulate import AllocatorMode
+from trainfit.gpus.hidden import hidden_memory
+from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.solve import CHECKPOINTED, Choice, PlannedTraces
 from trainfit.trace import trace_step
 from trainfit.trace.placement import place_model
@@ -52,6 +53,20 @@ def test_peaks_of_written_traces_are_those_of_the_planned_model(name: str) -> No
         judged = allocated._judged[choice.kept()]
         assert allocated.sketch(choice) == judged.peak_allocated_bytes
         assert reserved.sketch(choice) == judged.peak_reserved_bytes
+
+
+@pytest.mark.parametrize("allocator", ["classic", "expandable"])
+def test_sketches_are_the_peaks_of_written_traces_and_stop_beyond_a_limit(allocator: AllocatorMode) -> None:
+    made = planner(STEPS["autocast"], "reserved", allocator)
+    for seed in range(3):
+        ways = made.ways(any_choice(made, seed))
+        trace = made.planned_traces.of(ways)
+        memory = simulate_memory(trace, hidden_memory(made.gpu, trace.torch_version), allocator)
+        peaks = made.sketches.peaks(ways)
+        assert peaks == (memory.peak_allocated_bytes, memory.peak_reserved_bytes)
+        assert made.sketches.peaks(ways, peaks.reserved_bytes) == peaks
+        half = peaks.reserved_bytes // 2
+        assert half < made.sketches.peaks(ways, half).reserved_bytes < peaks.reserved_bytes
 
 
 def checkpointed(step: trainfit.Step, names: tuple[str, ...]) -> trainfit.Step:

@@ -29,7 +29,7 @@ class Judge:
         self.calls.append(choice.kept())
         return self.verdict(choice.options, choice.problem)
 
-    def sketch(self, choice: Choice) -> int:
+    def sketch(self, choice: Choice, limit_bytes: int | None = None) -> int:
         return self.verdict(choice.options, choice.problem).peak_bytes - self.unsketched_bytes
 
     def verdict(self, options: tuple[int, ...], problem: Problem | None = None) -> Verdict:

@@ -2,6 +2,6 @@
 
 import sys
 
-from trainfit.cli import main
+from trainfit.cli import command
 
-sys.exit(main())
+sys.exit(command())

@@ -16,7 +16,7 @@ from trainfit._time_estimate import TimeEstimate, time_step, timed_points
 from trainfit.cost import Network, Pricing, load_profile, network_of, pricing_for
 from trainfit.errors import BadStep, UsageError
 from trainfit.gpus.catalogue import Gpu, find_gpu
-from trainfit.gpus.hidden import hidden_memory
+from trainfit.gpus.hidden import cudnn_library, hidden_memory
 from trainfit.records import Category, PeakMoment, TimelinePoint, Trace
 from trainfit.report import text
 from trainfit.simulate import AllocatorMode, simulate_memory
@@ -218,11 +218,11 @@ def estimate_trace(trace: Trace, gpu: Gpu, allocator: AllocatorMode) -> Estimate
         num_parameters=trace.num_parameters,
         trace_seconds=0.0,
         timeline=memory.points,
-        not_modelled=_not_modelled(gpu),
+        not_modelled=_not_modelled(trace, gpu),
     )
 
 
-def _not_modelled(gpu: Gpu) -> tuple[str, ...]:
+def _not_modelled(trace: Trace, gpu: Gpu) -> tuple[str, ...]:
     left_out = [
         f"the driver's context and loaded kernels: {format_bytes(gpu.context_bytes)} assumed, outside both peaks",
         "communication buffers (NCCL), and whatever else the program keeps on the GPU",
@@ -230,4 +230,8 @@ def _not_modelled(gpu: Gpu) -> tuple[str, ...]:
     ]
     if gpu.vendor == "amd":
         left_out.append("ROCm: its kernels' temporaries and workspaces are taken to be CUDA's")
+    elif any(op.name.startswith("aten.convolution") for op in trace.ops) and not cudnn_library.is_installed():
+        left_out.append(
+            "cuDNN's choice among its convolution kernels: imitated, since no cuDNN is installed to be asked"
+        )
     return tuple(left_out)

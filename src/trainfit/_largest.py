@@ -64,6 +64,12 @@ def batch_size(step: Step) -> int | None:
     return next((value.shape[0] for value in values if getattr(value, "ndim", 0) >= 1), None)
 
 
+def sequence_length(step: Step) -> int | None:
+    """The second dimension of the batch's first tensor that has one."""
+    values = step.batch.values() if isinstance(step.batch, Mapping) else step.batch
+    return next((value.shape[1] for value in values if getattr(value, "ndim", 0) >= 2), None)
+
+
 def with_batch_size(step: Step, size: int) -> Step:
     """The same step with another first dimension of its batch's tensors, without their data."""
     import torch

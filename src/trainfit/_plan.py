@@ -6,7 +6,7 @@ traces that: the same executor makes the same allocations as on a GPU, so the pr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,8 @@ from typing import Any, Literal
 import trainfit
 from trainfit._estimate import Estimate, estimate_trace, free_bytes, network_of_step
 from trainfit._plan_record import SCHEMA, Decision, MemoryKind, Plan, Row, for_plan
-from trainfit._time_estimate import share_not_hidden, time_step
+from trainfit._sketch import Sketches
+from trainfit._time_estimate import hidden_behind_communication_ns, time_step
 from trainfit.apply import apply_decisions, record_blocks, structure_of
 from trainfit.cost import Pricing, issue_times_ns, load_profile, price_with, pricing_for
 from trainfit.errors import InfeasibleBudget, UsageError
@@ -24,7 +25,7 @@ from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.progress import part_of, tell
 from trainfit.records import BlockDecision, BlockProgram, Category, Trace
-from trainfit.simulate import AllocatorMode, simulate_memory
+from trainfit.simulate import AllocatorMode
 from trainfit.simulate.time import KERNEL_GAP_NS
 from trainfit.solve import (
     CHECKPOINTED,
@@ -88,7 +89,12 @@ def plan_frontier(
 ) -> tuple[Plan, ...]:
     """Plans from the smallest peak to that of recomputing nothing; their times fall as their budgets rise."""
     with garbage_collection_off():
-        planner = Planner(step, find_gpu(gpu), memory, allocator, profile=profile)
+        return frontier_of(Planner(step, find_gpu(gpu), memory, allocator, profile=profile))
+
+
+def frontier_of(planner: Planner) -> tuple[Plan, ...]:
+    """As `plan_frontier`, by a planner that may have planned already."""
+    with garbage_collection_off():
         points = planner.search.frontier(FRONTIER_POINTS)
         return tuple(planner.make_plan(found, budget_bytes) for budget_bytes, found in points)
 
@@ -132,9 +138,11 @@ class Planner:
             budget_bytes = parse_bytes(budget, of_bytes=self.gpu.memory_bytes)
         found = self.search.within(budget_bytes)
         if isinstance(found, Infeasible):
-            minimum = format_bytes(found.minimum_bytes)
+            wanted, minimum = format_bytes(budget_bytes), format_bytes(found.minimum_bytes)
+            if wanted == minimum:
+                minimum = f"{format_bytes(found.minimum_bytes - budget_bytes)} more"
             raise InfeasibleBudget(
-                f"no plan fits {format_bytes(budget_bytes)} {self.memory}: the smallest peak is {minimum}",
+                f"no plan fits {wanted} {self.memory}: the smallest peak is {minimum}",
                 hint="pass --budget min for that plan, a smaller batch, or a larger GPU",
                 minimum_bytes=found.minimum_bytes,
             )
@@ -158,19 +166,20 @@ class Planner:
         trace, _ = self.base
         by_name = dict(self.programs)
         hidden = hidden_memory(self.gpu, trace.torch_version)
-        memory = base_memory(trace, list(by_name), hidden.temporaries)
-        classes = {by_name[name]: name for name in reversed(memory.blocks)}  # each with the first of its blocks
+        memory = base_memory(trace, by_name, hidden.temporaries)
+        # Equal programs are of one class, but the calls of a block, which must all do the same, have one of their own.
+        keys = [(by_name[name], name if memory.blocks.count(name) > 1 else "") for name in memory.blocks]
+        classes = dict(zip(reversed(keys), reversed(memory.blocks), strict=True))  # each with the first of its blocks
         graphs = tuple(
-            build_graph(program, self._recompute_ns(program), resident_storages(trace, name, program))
-            for program, name in classes.items()
+            self._graph(program, resident_storages(trace, name, program)) for (program, _), name in classes.items()
         )
-        class_index = {program: index for index, program in enumerate(classes)}
+        class_index = {key: index for index, key in enumerate(classes)}
         tell("solving")
         return Problem(
             memory=memory,
-            class_of=tuple(class_index[by_name[name]] for name in memory.blocks),
+            class_of=tuple(class_index[key] for key in keys),
             graphs=graphs,
-            menus=tuple(map(_menu, classes, graphs)),
+            menus=tuple(_menu(program, graph) for (program, _), graph in zip(classes, graphs, strict=True)),
             base_ns=self.verdict(self.base[1]).step_ns,
         )
 
@@ -218,17 +227,22 @@ class Planner:
     def planned_traces(self) -> PlannedTraces:
         return PlannedTraces(self.base[0], dict(self.programs))
 
-    def sketch(self, choice: Choice) -> int:
+    @cached_property
+    def sketches(self) -> Sketches:
+        trace = self.base[0]
+        return Sketches(trace, self.planned_traces, hidden_memory(self.gpu, trace.torch_version), self.allocator)
+
+    def sketch(self, choice: Choice, limit_bytes: int | None = None) -> int:
         """The peak that the budget binds, of the choice's trace as it is written without running it.
 
         Where a block's program is not found in the trace, the linear model, and what it leaves out of the unplanned
-        step.
+        step. What reserves more than the limit is not played to its end.
         """
         if not all(map(self.planned_traces.knows, self.problem.memory.blocks)):
             return choice.peak_bytes + self.search.base.peak_bytes - self.problem.peak((0,) * len(choice.options))[0]
-        trace = self.planned_traces.of(self.ways(choice))
-        memory = simulate_memory(trace, hidden_memory(self.gpu, trace.torch_version), self.allocator)
-        return memory.peak_reserved_bytes if self.memory == "reserved" else memory.peak_allocated_bytes
+        if self.memory == "allocated":
+            return self.sketches.peaks(self.ways(choice)).allocated_bytes
+        return self.sketches.peaks(self.ways(choice), limit_bytes).reserved_bytes
 
     def ways(self, choice: Choice) -> dict[str, Way]:
         """The option of each block that recomputes something."""
@@ -265,18 +279,21 @@ class Planner:
         peak_bytes = estimate.peak_reserved_bytes if self.memory == "reserved" else estimate.peak_allocated_bytes
         return Verdict(peak_bytes, round(estimate.step_time_ms * 1e6))
 
-    def _recompute_ns(self, program: BlockProgram) -> list[int]:
-        """What each op adds to the step when it is replayed: its kernels, less what hides behind communication, or
-        where the GPU waits for the CPU, more."""
+    def _graph(self, program: BlockProgram, resident: Collection[int]) -> BlockGraph:
+        time_ns, hidden_ns = self._recompute_ns(program)
+        return build_graph(program, time_ns, resident, hidden_ns)
+
+    def _recompute_ns(self, program: BlockProgram) -> tuple[list[int], int]:
+        """What each op adds to the step when it is replayed: its kernels, or where the GPU waits for the CPU, more; and
+        how much of a replay hides behind communication."""
         costs = price_with(program.ops, self.pricing)
         gpu_ns = [cost.time_ns and cost.time_ns + KERNEL_GAP_NS for cost in costs]
         trace, time = self.base[0], self.base[1].time
         if time is None or not time.launch_bound:
             blocks = [name for name, other in self.programs if other is program]
-            share = share_not_hidden(trace, self.pricing, blocks, sum(gpu_ns))
-            return [round(share * ns) for ns in gpu_ns]
+            return gpu_ns, hidden_behind_communication_ns(trace, self.pricing, blocks, sum(gpu_ns))
         host_ns = issue_times_ns(program.ops, [cost.kernels for cost in costs], self.pricing.profile.host)
-        return [max(pair) for pair in zip(gpu_ns, host_ns, strict=True)]
+        return [max(pair) for pair in zip(gpu_ns, host_ns, strict=True)], 0
 
     @cached_property
     def pricing(self) -> Pricing:
@@ -320,7 +337,7 @@ class Planner:
     @cached_property
     def _checkpointed(self) -> list[tuple[str, Verdict]]:
         """Checkpointing by layers, which is the same for every budget."""
-        blocks = self.problem.memory.blocks
+        blocks = tuple(dict.fromkeys(self.problem.memory.blocks))  # one that is called several times is one
         ways = ((1, "every layer checkpointed"), (2, "every second layer"))
         return [(name, self.written(dict.fromkeys(blocks[::n], CHECKPOINTED))) for n, name in ways]
 
@@ -337,10 +354,10 @@ class Planner:
                 groups.setdefault((problem.class_of[block], index), []).append(problem.memory.blocks[block])
         return tuple(
             Decision(
-                blocks=tuple(blocks),
+                blocks=tuple(dict.fromkeys(blocks)),  # one that is called several times is one
                 summary=summarize(by_name[blocks[0]], problem.graphs[class_index], option),
                 kept_bytes=option.kept_bytes,
-                recompute_ns=option.recompute_ns,
+                recompute_ns=option.replay_ns,
                 structure=structure_of(by_name[blocks[0]]),
                 kept=option.kept,
                 rerun=option.is_rerun,

@@ -119,6 +119,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """What made the plan; None if it was loaded."""
         return self.__dict__.get("_planner")
 
+    def interrupted(self) -> Plan:
+        """The same plan, of a search that was not ended."""
+        plan = msgspec.structs.replace(self, status="interrupted")
+        return plan if self.planner is None else plan.made_by(self.planner)
+
     def made_by(self, planner: Planner) -> Plan:
         """Remember the planner, which has traced the step, for `report`. It is no field: not compared, not saved."""
         self.__dict__["_planner"] = planner

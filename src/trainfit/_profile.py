@@ -5,7 +5,7 @@ This file composes the stages and has no logic of theirs.
 
 from __future__ import annotations
 
-from trainfit.cost import Pricing, issue_times_ns, price_with
+from trainfit.cost import Pricing, further_times_ns, issue_times_ns, price_with
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.records import OpRun, StepProfile, Trace
 from trainfit.simulate import AllocatorMode, simulate_blocks, simulate_time
@@ -23,8 +23,9 @@ def _runs(trace: Trace, pricing: Pricing) -> tuple[OpRun, ...]:
     numbers = [op for section in sections for op in range(section.first_op, section.last_op)]
     ops = [trace.ops[number] for number in numbers]
     costs = price_with(ops, pricing)
-    issue_ns = issue_times_ns(ops, [cost.kernels for cost in costs], pricing.profile.host)
-    ends_ns = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs]).ends_ns
+    kernels, host = [cost.kernels for cost in costs], pricing.profile.host
+    issue_ns = issue_times_ns(ops, kernels, host)
+    ends_ns = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs], further_times_ns(kernels, host)).ends_ns
     runs, host_now_ns = [], 0
     for number, op, cost, issue, end_ns in zip(numbers, ops, costs, issue_ns, ends_ns, strict=True):
         start_ns, host_now_ns = host_now_ns, host_now_ns + issue

@@ -10,16 +10,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trainfit.cost import COLLECTIVE, OpCost, Pricing, issue_times_ns, price_with, unpriced
+from trainfit.cost import (
+    MEASURED_COLLECTIVE,
+    HostCosts,
+    OpCost,
+    Pricing,
+    further_times_ns,
+    issue_times_ns,
+    price_with,
+    unpriced,
+)
 from trainfit.records import Op, Phase, TimelinePoint, Trace
 from trainfit.simulate import simulate_time
 
 LAUNCH_BOUND_IDLE = 0.15
 """A step is launch-bound when the GPU waits for the CPU for more than this share of it."""
 TOP = 10
-# How far a step's time may be off, as factors: measured beside predicted over the zoo
-# (benchmarks/results/time_h200.md).
-_RANGES = {"launch-bound": (0.8, 1.3), "profile": (0.92, 1.08), "datasheet": (0.8, 1.2)}
+_KERNELS_OFF = {"profile": 0.08, "datasheet": 0.2}
+"""How far kernels' times may be off, as a share; how far the host's may be is part of its costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class TimeEstimate:
     """The sum of the collectives' times."""
     exposed_communication_ms: float = 0.0
     """How much shorter the step would be if collectives took no time."""
+    communication_source: Literal["profile", "links"] | None = None
+    """Whether collectives were measured, or all or some of them are by what the links carry; None without any."""
 
     def to_json_dict(self) -> dict[str, Any]:
         """The time's part of an estimate's JSON."""
@@ -72,6 +82,7 @@ class TimeEstimate:
             "gpu_busy_ms": round(self.gpu_busy_ms, 3),
             "communication_ms": round(self.communication_ms, 3),
             "exposed_communication_ms": round(self.exposed_communication_ms, 3),
+            "communication_source": self.communication_source,
             "host_ms": round(self.host_ms, 3),
             "launch_bound": self.launch_bound,
             "mfu": round(self.mfu, 4),
@@ -86,24 +97,23 @@ class TimeEstimate:
 
 def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     """The time of a steady step of `trace`."""
-    ops, costs, issue_ns = _steady_step(trace, pricing)
-    played = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs])
-    silent_ns = [0 if cost.rule == COLLECTIVE else cost.time_ns for cost in costs]
+    ops, costs, issue_ns, further_ns = _steady_step(trace, pricing)
+    played = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs], further_ns)
+    silent_ns = [0 if cost.is_collective else cost.time_ns for cost in costs]
     busy_ns, step_ns = sum(silent_ns), played.step_ns
     communication_ns = played.gpu_busy_ns - busy_ns
-    exposed_ns = step_ns - simulate_time(ops, issue_ns, silent_ns).step_ns if communication_ns else 0
+    exposed_ns = step_ns - simulate_time(ops, issue_ns, silent_ns, further_ns).step_ns if communication_ns else 0
     launch_bound = step_ns - exposed_ns - busy_ns > LAUNCH_BOUND_IDLE * step_ns
     source: Literal["profile", "datasheet"] = "profile" if pricing.is_measured else "datasheet"
-    low, high = _RANGES["launch-bound" if launch_bound else source]
     arithmetic_ns = sum(
         cost.arithmetic_ns for op, cost in zip(ops, costs, strict=True) if op.phase is not Phase.RECOMPUTE
     )
     phase_ms = {phase.value: 0.0 for phase in Phase if phase is not Phase.BUILD}
     return TimeEstimate(
         step_ms=step_ns / 1e6,
-        range_ms=(max(low * step_ns, low * busy_ns) / 1e6, high * step_ns / 1e6),
+        range_ms=_range_ms(ops, costs, issue_ns, further_ns, pricing.profile.host, _KERNELS_OFF[source]),
         phase_ms=phase_ms | {phase.value: elapsed_ns / 1e6 for phase, elapsed_ns in played.phase_ns},
-        gpu_busy_ms=sum(cost.kernel_ns for cost in costs if cost.rule != COLLECTIVE) / 1e6,
+        gpu_busy_ms=sum(cost.kernel_ns for cost in costs if not cost.is_collective) / 1e6,
         host_ms=played.host_ns / 1e6,
         launch_bound=launch_bound,
         mfu=arithmetic_ns / step_ns if step_ns else 0.0,
@@ -114,24 +124,47 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
         op_ends_ns=played.ends_ns,
         communication_ms=communication_ns / 1e6,
         exposed_communication_ms=exposed_ns / 1e6,
+        communication_source=_communication_source(costs),
     )
 
 
-def share_not_hidden(trace: Trace, pricing: Pricing, blocks: Sequence[str], work_ns: int) -> float:
-    """The share of `work_ns` more work before each block's backward by which the step gets longer, on the average of
-    the blocks; less than 1 where the GPU would wait for collectives in the meantime."""
-    ops, costs, issue_ns = _steady_step(trace, pricing)
+def _range_ms(
+    ops: Sequence[Op], costs: Sequence[OpCost], issue_ns: Sequence[int], further_ns: Sequence[int], host: HostCosts,
+    kernels_off: float,
+) -> tuple[float, float]:  # fmt: skip
+    """The step on the host at its fastest with kernels as fast as they may be, and on the slowest with the slowest."""
+
+    def played_ms(host_percent: int, kernels: float) -> float:
+        issue, further = ([ns * host_percent // 100 for ns in times] for times in (issue_ns, further_ns))
+        return simulate_time(ops, issue, [round(cost.time_ns * kernels) for cost in costs], further).step_ns / 1e6
+
+    return played_ms(host.fast_percent, 1 - kernels_off), played_ms(host.slow_percent, 1 + kernels_off)
+
+
+def _communication_source(costs: Iterable[OpCost]) -> Literal["profile", "links"] | None:
+    rules = {cost.rule for cost in costs if cost.is_collective and cost.time_ns}
+    if not rules:
+        return None
+    return "profile" if rules == {MEASURED_COLLECTIVE} else "links"
+
+
+def hidden_behind_communication_ns(trace: Trace, pricing: Pricing, blocks: Sequence[str], work_ns: int) -> int:
+    """How much of `work_ns` more work before each block's backward the step does not get longer by, per block: what
+    runs while the GPU would wait for collectives."""
+    ops, costs, issue_ns, further_ns = _steady_step(trace, pricing)
     gpu_ns = [cost.time_ns for cost in costs]
-    if work_ns == 0 or not any(op.stream for op in ops):
-        return 1.0
-    step_ns = simulate_time(ops, issue_ns, gpu_ns).step_ns
-    shares = []
+    if not any(op.stream for op in ops):
+        return 0
+    slower_ns, num_blocks = list(gpu_ns), 0
     for block in blocks:
         first = next((number for number, op in enumerate(ops) if _is_backward_of(block, op) and gpu_ns[number]), None)
         if first is not None:
-            slower = simulate_time(ops, issue_ns, [*gpu_ns[:first], gpu_ns[first] + work_ns, *gpu_ns[first + 1 :]])
-            shares.append((slower.step_ns - step_ns) / work_ns)
-    return sum(shares) / len(shares) if shares else 1.0
+            slower_ns[first] += work_ns
+            num_blocks += 1
+    if not num_blocks:
+        return 0
+    before, after = (simulate_time(ops, issue_ns, times, further_ns).step_ns for times in (gpu_ns, slower_ns))
+    return max(0, work_ns - (after - before) // num_blocks)
 
 
 def _is_backward_of(block: str, op: Op) -> bool:
@@ -140,12 +173,15 @@ def _is_backward_of(block: str, op: Op) -> bool:
     return is_own and f"{op.module}.".startswith(f"{block}.")
 
 
-def _steady_step(trace: Trace, pricing: Pricing) -> tuple[list[Op], tuple[OpCost, ...], tuple[int, ...]]:
-    """The ops of a steady step, what each costs, and what the CPU takes to issue it."""
+def _steady_step(
+    trace: Trace, pricing: Pricing
+) -> tuple[list[Op], tuple[OpCost, ...], tuple[int, ...], tuple[int, ...]]:
+    """The ops of a steady step, what each costs, what the CPU takes to issue it, and how much of that comes late."""
     sections = (trace.sections[index] for index in trace.steady_step)
     ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
     costs = price_with(ops, pricing)
-    return ops, costs, issue_times_ns(ops, [cost.kernels for cost in costs], pricing.profile.host)
+    kernels, host = [cost.kernels for cost in costs], pricing.profile.host
+    return ops, costs, issue_times_ns(ops, kernels, host), further_times_ns(kernels, host)
 
 
 def timed_points(trace: Trace, points: Iterable[TimelinePoint], op_ends_ns: Sequence[int]) -> tuple[TimelinePoint, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -56,12 +56,20 @@ def make_cuda_keyed_subclass(cls: type, meta: torch.Tensor, requires_grad: bool,
     return torch.Tensor._make_subclass(cls, meta, requires_grad, dispatch_device=False, device_for_backend_keys=device)
 
 
-@contextlib.contextmanager
-def meta_kernels() -> Iterator[None]:
-    """Run ops by their meta kernels whatever the tensors' keys, with no dispatch mode in between."""
-    with torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard():
+class MetaKernels:
+    """A context in which ops run by their meta kernels whatever the tensors' keys, with no dispatch mode in between."""
+
+    __slots__ = ("_guards",)
+
+    def __enter__(self) -> None:
+        self._guards = torch._C._DisableTorchDispatch(), torch._C._PreserveDispatchKeyGuard()
+        for guard in self._guards:
+            guard.__enter__()
         torch._C._set_meta_in_tls_dispatch_include(True)
-        yield
+
+    def __exit__(self, *error: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(*error)
 
 
 @contextlib.contextmanager
@@ -212,6 +220,52 @@ def without_python(op: torch._ops.OpOverload) -> Callable[..., Any]:
     return op._op
 
 
+def shorter_way(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Callable[..., Any] | None:
+    """torch's own Python function for the op, which parses its arguments faster than the op's general way in; None if
+    there is none, or if with such arguments (tensors as stand-ins without data) it would not come down to just that op
+    and those arguments."""
+    name = op._schema.name.removeprefix("aten::")
+    homes = (torch.Tensor,) if name.endswith("_") else (torch._C._VariableFunctions, torch._C._nn)
+    found: Callable[..., Any] | None = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
+    if found is None or not returns_only_tensors(op, len(op._schema.returns)):
+        return None  # it would wrap numbers among its results in tensors on the host
+    asked = _Asked()
+    with dispatch_modes_off(), Replaying(), asked, contextlib.suppress(_Asked.Enough, TypeError):
+        found(*args, **kwargs)
+    return found if asked.op is op and _are_same(asked.args, args) and _are_same(asked.kwargs, kwargs) else None
+
+
+class _Asked(DispatchMode):
+    """Stops at the first op, and knows which it was."""
+
+    class Enough(Exception):
+        """What was asked is known."""
+
+    op: Any = None
+    args: Any = ()
+    kwargs: Any = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.op, self.args, self.kwargs = func, args, kwargs or {}
+        raise self.Enough
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    """Equal arguments, tensors by identity."""
+    if isinstance(one, (tuple, list)) and isinstance(other, (tuple, list)):
+        return len(one) == len(other) and all(map(_are_same, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_are_same(one[key], other[key]) for key in one)
+    return one is other if isinstance(one, torch.Tensor) else type(one) is type(other) and bool(one == other)
+
+
+def returns_only_tensors(op: torch._ops.OpOverload, count: int) -> bool:
+    """Whether the op returns a tuple of that many tensors and nothing else."""
+    return [str(result.type) for result in op._schema.returns] == ["Tensor"] * count
+
+
 def returns_one_tensor(op: torch._ops.OpOverload) -> bool:
     """Whether the op returns a tensor, rather than several or a list of them."""
     return [str(result.type) for result in op._schema.returns] == ["Tensor"]
@@ -220,6 +274,32 @@ def returns_one_tensor(op: torch._ops.OpOverload) -> bool:
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a DTensor; any other tensor itself."""
     return getattr(tensor, "_local_tensor", tensor)
+
+
+COMPOSED_STATE = "__composable_api_state_key"
+"""How the names of the attributes begin in which `fully_shard` and its like keep what they know of a module."""
+
+
+def are_sharded_alike(lists: Sequence[Sequence[torch.Tensor]]) -> bool:
+    """Whether all are DTensors, none a partial sum, and each is as large, spread and typed as those at its place."""
+    from torch.distributed.tensor import DTensor
+
+    for tensors in zip(*lists, strict=True):
+        if not all(isinstance(tensor, DTensor) for tensor in tensors):
+            return False
+        spec = tensors[0]._spec
+        if any(placement.is_partial() for placement in spec.placements):
+            return False
+        if any(tensor._spec is not spec and tensor._spec != spec for tensor in tensors[1:]):
+            return False
+    return True
+
+
+def sharded_like(whole: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
+    """The DTensor that `local` is a part of, spread and typed as `whole` is."""
+    from torch.distributed.tensor import DTensor
+
+    return DTensor(local, whole._spec, requires_grad=False)  # type: ignore[attr-defined]
 
 
 def group_ranks(group: Any) -> tuple[int, ...]:

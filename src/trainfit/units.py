@@ -54,6 +54,11 @@ def format_bytes(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def format_mebibytes(nbytes: int) -> str:
+    """In MiB with one decimal, where small differences matter: "28692.0 MiB"."""
+    return f"{nbytes / 2**20:.1f} MiB"
+
+
 def format_count(count: int) -> str:
     """A count as people say it: "8.03 B", "124.4 M", "25.6 K", "512"."""
     if count >= 10**9:

@@ -1,6 +1,7 @@
 """Which modules of a model are its blocks, and the program of each, recorded in one forward on a ghost GPU.
 
-Blocks whose programs are equal are of one class: equal programs are one object.
+Blocks whose programs are equal are of one class: equal programs are one object. Blocks that are alike before they run
+(`likeness`) have equal programs, and one of them is recorded.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainfit.apply.alike import likeness
 from trainfit.apply.record import record_block
 from trainfit.errors import BadDecision
 from trainfit.ghost import ghost_gpu
@@ -30,6 +32,7 @@ def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> t
     called several times appears once, by its first call. `names` says which modules are the blocks."""
     recorded: dict[str, BlockProgram] = {}
     classes: dict[BlockProgram, BlockProgram] = {}
+    alike: dict[Any, BlockProgram] = {}
     with ghost_gpu(gpu), ranks_of_step(step):
         model = place_model(step.model).train()
         called = distribute(model, step).model
@@ -41,9 +44,13 @@ def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> t
             )
 
         def note(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if name not in recorded:
+            if name in recorded:
+                return
+            key = likeness(module, type(module), args, kwargs)
+            if key not in alike:
                 program = record_block(module, args, kwargs, gpu=gpu)
-                recorded[name] = classes.setdefault(program, program)
+                alike[key] = classes.setdefault(program, program)
+            recorded[name] = alike[key]
 
         for name in wanted:
             modules[name].register_forward_pre_hook(functools.partial(note, name), with_kwargs=True)

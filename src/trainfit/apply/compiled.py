@@ -7,37 +7,27 @@ which saves to drop, hold or watch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import torch
 
-from trainfit.apply.geometry import Geometry, Window, geometry_of_ref, window_on
+from trainfit.apply.geometry import Window, geometry_of_ref, window_on
+from trainfit.apply.packing import Packer, Save, write_packing
 from trainfit.apply.record import Recording
 from trainfit.apply.replay import AT_START, ReplayPlan, Values, number_values
 from trainfit.apply.straight import Replay, straighten
 from trainfit.records import TensorRef
 
 
-class Packing(IntEnum):
-    """What happens when autograd packs a tensor."""
-
-    DROP = 0
-    KEEP = 1
-    SPECIAL = 2  # one of these and something more, see `Compiled`
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Compiled:
-    """A block's recording and plan, ready to run."""
+    """A block's recording and plan, ready to run; blocks that are alike share one."""
 
     plan: ReplayPlan
-    saves: tuple[tuple[Geometry, Packing], ...]  # per saved tensor
-    returns: tuple[Window, ...]  # per saved tensor: how it looks on the rebuilt value; meaningless where it is kept
+    saves: tuple[Save, ...]
+    returns: tuple[Window | None, ...]  # per dropped tensor: how it looks on the rebuilt value; None: it is that
+    pack: Packer
     replay: Replay
-    holds: dict[int, int]  # save -> value that the replay reads
-    unchecked: frozenset[int]  # saves that need not look as recorded
-    watched: frozenset[int]  # saves of dropped values that leave the block: somebody may overwrite them
-    state_saves: frozenset[int]  # saves at which to take the generator's state
+    from_kept: tuple[int, ...]  # values that the replay reads of what the plan keeps
     hooked: dict[str, dict[int, int]]  # submodule -> {position among its output tensors: value}
     kept_bytes: int
     dropped_bytes: int
@@ -49,8 +39,8 @@ def _replay_nothing(*_: object) -> dict[int, torch.Tensor]:
 
 NOTHING = Compiled(
     plan=ReplayPlan((), (), (), (), (), (), (), (), (), (), ()),
-    saves=(), returns=(), replay=_replay_nothing, holds={}, unchecked=frozenset(), watched=frozenset(),
-    state_saves=frozenset(), hooked={}, kept_bytes=0, dropped_bytes=0,
+    saves=(), returns=(), pack=write_packing((), ()), replay=_replay_nothing, from_kept=(),
+    hooked={}, kept_bytes=0, dropped_bytes=0,
 )  # fmt: skip
 """For calls that are checkpointed as a whole from the start."""
 
@@ -65,34 +55,32 @@ def compile_plan(recording: Recording, plan: ReplayPlan) -> Compiled:
     hooked: dict[str, dict[int, int]] = {}
     for name, position, value in plan.from_submodules:
         hooked.setdefault(name, {})[position] = value
-    holds = dict(plan.from_saved)
-    # Seeds and the like: whole numbers that kernels keep for themselves, of which data-free kernels know less.
-    unchecked = {
-        save
-        for save, ref in enumerate(program.saved)
-        if not plan.dropped[save]
-        and save not in holds
-        and not (getattr(torch, ref.dtype).is_floating_point or getattr(torch, ref.dtype).is_complex)
-    }
-    watched = {
-        save for save, is_dropped in enumerate(plan.dropped) if is_dropped and program.saved[save].storage in outputs
-    }
-    state_saves = {start for _, start in plan.random_starts} - {AT_START}
-    special = holds.keys() | unchecked | watched | state_saves
+    held = {save for save, _ in plan.from_saved}
+    starts = {start for _, start in plan.random_starts} - {AT_START}
+    saves = tuple(
+        Save(
+            geometry=geometry_of_ref(ref),
+            value=value,
+            is_dropped=is_dropped,
+            is_held=number in held,
+            is_watched=is_dropped and ref.storage in outputs,
+            takes_position=number in starts,
+        )
+        for number, (ref, value, is_dropped) in enumerate(
+            zip(program.saved, plan.saved_values, plan.dropped, strict=True)
+        )
+    )
     return Compiled(
         plan=plan,
-        saves=tuple(
-            (geometry_of_ref(ref), Packing.SPECIAL if save in special else Packing(not plan.dropped[save]))
-            for save, ref in enumerate(program.saved)
-        ),
+        saves=saves,
         returns=tuple(
-            window_on(ref, bases.get(value, ref)) for ref, value in zip(program.saved, plan.saved_values, strict=True)
+            None if window.is_whole else window
+            for ref, value in zip(program.saved, plan.saved_values, strict=True)
+            for window in [window_on(ref, bases.get(value, ref))]
         ),
+        pack=write_packing(saves, [value for value, _ in plan.rebuilt]),
         replay=straighten(recording, plan, values, bases, _cut_storages(recording, plan, values, bases)),
-        holds=holds,
-        unchecked=frozenset(unchecked),
-        watched=frozenset(watched),
-        state_saves=frozenset(state_saves),
+        from_kept=plan.from_kept,
         hooked=hooked,
         kept_bytes=sum(program.storage_bytes[storage] for storage in plan.kept),
         dropped_bytes=sum(program.storage_bytes[storage] for storage in dropped_storages),

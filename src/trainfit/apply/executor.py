@@ -4,15 +4,15 @@ A planned block's class is replaced by a subclass of the same name whose `forwar
 saved-tensor hooks. Nothing is added to the module itself: state_dict, named_modules, pickles and copies are those of
 the unplanned model (a copy is unplanned). Without gradients, or in eval mode, the original forward runs alone.
 
-Recordings are cached per block and input signature, a bounded number of them. A block that cannot be recorded, or that
-does something else than was recorded, is checkpointed as a whole, with one warning; `strict` raises instead.
+Recordings are cached per block and input signature, a bounded number of them; blocks that are alike share theirs. A
+block that cannot be recorded, or that does something else than was recorded, is checkpointed as a whole, with one
+warning; `strict` raises instead.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copyreg
-import operator
 import threading
 import warnings
 import weakref
@@ -24,13 +24,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainfit.apply.alike import likeness
 from trainfit.apply.compiled import NOTHING, Compiled, compile_plan
 from trainfit.apply.numbers import renumberings
+from trainfit.apply.packing import num_seen
 from trainfit.apply.record import record
 from trainfit.apply.replay import AT_START, plan_replay, structural_difference
 from trainfit.apply.rerun import Rerun, Start
-from trainfit.apply.runtime import Call, Packer, holding_submodule_outputs, unpack
-from trainfit.apply.twins import PLANNED, is_planned, named_tensors, tensors_in
+from trainfit.apply.runtime import Call, holding_submodule_outputs, unpack
+from trainfit.apply.twins import PLANNED, is_planned, named_tensors
 from trainfit.errors import BadDecision, PlanMismatch
 from trainfit.records import BlockDecision
 
@@ -84,9 +86,9 @@ def apply_decisions(model: nn.Module, decisions: Mapping[str, BlockDecision], *,
                 f"something has replaced the forward of block {name!r} already",
                 hint="remove the earlier plan (handle.remove()), or apply the plan before whatever patches forward",
             )
-    return Handle(
-        {name: PlannedBlock(name, modules[name], decisions[name], strict) for name in modules if name in decisions}
-    )
+    alike: Alike = weakref.WeakValueDictionary()
+    blocks = (name for name in modules if name in decisions)
+    return Handle({name: PlannedBlock(name, modules[name], decisions[name], strict, alike) for name in blocks})
 
 
 ATTENTION_BACKENDS = (
@@ -99,18 +101,24 @@ _RECORDING = threading.Lock()
 """A ghost GPU answers for torch.cuda, which is one for all threads: one block is recorded at a time."""
 
 
+Alike = weakref.WeakValueDictionary[Any, Compiled]
+"""What some block of a model remembers, by the decision, the surroundings and the likeness of block and inputs."""
+
+
 class PlannedBlock:
     """One block under a plan; holds the module weakly, and no tensor."""
 
-    def __init__(self, name: str, module: nn.Module, decision: BlockDecision, strict: bool) -> None:
+    def __init__(self, name: str, module: nn.Module, decision: BlockDecision, strict: bool, alike: Alike) -> None:
         self._name = name
+        self._alike = alike
         self._decision = decision
         self._strict = strict
         self._module: Callable[[], nn.Module | None] = weakref.ref(module)
         # The planned class, which garbage collection alone can free, leads here: nothing strong may lead on to tensors.
         self._tensors = {name: (weakref.ref(owner), table, key) for name, owner, table, key in named_tensors(module)}
-        self._settings = tuple((weakref.ref(inner), _plain_attributes(inner)) for inner in module.modules())
+        self._read = _write_reading(module)
         self._entries: OrderedDict[Any, Compiled | None] = OrderedDict()  # None: checkpointed as a whole
+        self._latest: tuple[Any, Compiled | None] | None = None
         self._has_warned = False
         self._forwards = self._replays = self._reruns = 0
         self._class: type[nn.Module] = type(module)
@@ -140,54 +148,61 @@ class PlannedBlock:
         """The planned forward of the block."""
         if module is not self._module() or not torch.is_grad_enabled() or not module.training:
             return self._class.forward(module, *args, **kwargs)
-        inputs = list(tensors_in((args, kwargs)))
+        inputs: list[torch.Tensor] = []
+        arguments = _describe((args, kwargs), inputs)
         device = self._device(inputs)
-        key = self._signature(inputs, args, kwargs, device)
+        key = self._signature(arguments, device)
+        if self._latest is None or key != self._latest[0]:
+            self._latest = key, self._entry(key, device, module, args, kwargs)
+        self._forwards += 1
+        compiled = self._latest[1]
+        start = Start.now(device)
+        call = Call(compiled or NOTHING, module, device, self._lookup, self._count_replay)
+        call.positions[AT_START] = start.positions[-1]
+
+        def run_again() -> None:
+            call.rerun = self._rerun(module, args, kwargs, start, device)
+
+        def on_mismatch(difference: str) -> None:
+            run_again()
+            self._entries[key] = self._latest = None
+            self._complain(difference)
+
+        if compiled is None:
+            run_again()
+
+        packing = call.packing(on_mismatch)
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(packing.send, unpack), _holding(module, call):
+                output = self._class.forward(module, *args, **kwargs)
+            seen, expected = num_seen(packing), len(call.compiled.saves)
+            if call.rerun is None and seen != expected:
+                on_mismatch(f"{seen} tensors were saved, recorded were {expected}")
+            if call.rerun is not None:
+                call.rerun.num_saved = seen
+            self._hold_sources(call, inputs)
+        finally:
+            packing.close()
+        return output
+
+    def _entry(
+        self, key: Any, device: torch.device, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Compiled | None:
+        """What is remembered under the key, now the most recently used."""
         if key in self._entries:
             self._entries.move_to_end(key)
         else:
-            self._entries[key] = self._prepare(module, args, kwargs)
+            self._entries[key] = self._prepare(device, module, args, kwargs)
             if len(self._entries) > MAX_SIGNATURES:
                 self._entries.popitem(last=False)
-        self._forwards += 1
-        compiled = self._entries[key]
-        start = Start.now(device)
-        if compiled is None:
-            call = self._call(NOTHING, module, device)
-            call.rerun = self._rerun(module, args, kwargs, start)
-        else:
-            call = self._call(compiled, module, device)
-            if any(random == AT_START for _, random in compiled.plan.random_starts):
-                call.states[AT_START] = start.generators
+        return self._entries[key]
 
-        def on_mismatch(difference: str) -> None:
-            call.rerun = self._rerun(module, args, kwargs, start)
-            self._entries[key] = None
-            self._complain(difference)
-
-        packer = Packer(call, on_mismatch)
-        try:
-            with torch.autograd.graph.saved_tensors_hooks(packer, unpack), _holding(module, call):
-                output = self._class.forward(module, *args, **kwargs)
-            packer.close()
-            if call.rerun is not None:
-                call.rerun.num_saved = packer.position
-            self._hold_sources(call, inputs)
-        finally:
-            packer.let_go()
-        return output
-
-    def _signature(self, inputs: list[torch.Tensor], args: Any, kwargs: Any, device: torch.device) -> Any:
+    def _signature(self, arguments: Any, device: torch.device) -> Any:
         """Everything that is cheap to look at and that the ops and saved tensors of a forward depend on."""
         return (
-            tuple((t.dtype, t.shape, t.stride(), t.storage_offset(), t.requires_grad) for t in inputs),
-            _plain_key((args, kwargs)),
-            device,
-            torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
-            tuple([self._lookup(name).requires_grad for name in self._tensors]),
-            tuple([(is_planned(inner()), attributes(vars(inner()))) for inner, attributes in self._settings]),
-            torch.get_deterministic_debug_mode(),
-            tuple([is_on() for is_on in ATTENTION_BACKENDS]),
+            _surroundings(device),
+            arguments,
+            self._read(),
         )
 
     def _device(self, inputs: list[torch.Tensor]) -> torch.device:
@@ -197,9 +212,18 @@ class PlannedBlock:
                 return tensor.device
         return next((self._lookup(name).device for name in self._tensors), torch.device("cpu"))
 
-    def _prepare(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled | None:
+    def _prepare(
+        self, device: torch.device, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Compiled | None:
         if self._decision.rerun:
             return None
+        key = self._decision, _surroundings(device), likeness(module, self._class, args, kwargs)
+        compiled = self._alike.get(key) or self._compile(module, args, kwargs)
+        if compiled is not None:
+            self._alike[key] = compiled
+        return compiled
+
+    def _compile(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled | None:
         try:
             with _RECORDING:
                 recording = record(module, self._class, args, kwargs)
@@ -216,9 +240,6 @@ class PlannedBlock:
             recording = found
         return compile_plan(recording, plan_replay(recording.program, self._decision))
 
-    def _call(self, compiled: Compiled, module: nn.Module, device: torch.device) -> Call:
-        return Call(compiled, module, device, self._lookup, self._count_replay)
-
     def _hold_sources(self, call: Call, inputs: list[torch.Tensor]) -> None:
         """Called after forward, since the replay starts from what the block's own in-place ops left behind."""
         for position, value in call.compiled.plan.from_inputs:
@@ -226,21 +247,24 @@ class PlannedBlock:
             call.held[value] = (tensor.detach(), tensor._version)
         for name, _ in call.compiled.plan.from_parameters:
             tensor = self._lookup(name)
-            call.parameters[name] = (tensor, tensor._version)
+            call.parameters.append((tensor, tensor._version))
 
-    def _rerun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], start: Start) -> Rerun:
+    def _rerun(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], start: Start, device: torch.device
+    ) -> Rerun:
         self._reruns += 1
         forward = self._class.forward
 
         def again(*args: Any, **kwargs: Any) -> Any:
             return forward(module, *args, **kwargs)
 
-        return Rerun(self._name, again, args, kwargs, start)
+        return Rerun(self._name, again, args, kwargs, start, device)
 
     def _lookup(self, name: str) -> torch.Tensor:
         owner, table, key = self._tensors[name]
-        state = vars(owner())
-        return (state[table] if table else state)[key]
+        state = owner().__dict__
+        found: torch.Tensor = (state[table] if table else state)[key]
+        return found
 
     def _count_replay(self) -> None:
         self._replays += 1
@@ -254,6 +278,16 @@ class PlannedBlock:
             warnings.warn(f"{message}; it is checkpointed as a whole", stacklevel=4)
 
 
+def _surroundings(device: torch.device) -> Any:
+    """What a forward depends on besides the block and its arguments."""
+    return (
+        device,
+        torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type),
+        torch.get_deterministic_debug_mode(),
+        tuple([is_on() for is_on in ATTENTION_BACKENDS]),
+    )
+
+
 def _gone() -> None:
     """Stands for the reference to a module whose plan was removed."""
 
@@ -265,18 +299,37 @@ def _holding(module: nn.Module, call: Call) -> contextlib.AbstractContextManager
 PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
-def _plain_attributes(module: nn.Module) -> Callable[[dict[str, Any]], Any]:
-    """Reads from a module's __dict__ the plain values in it: dropout probabilities, flags, `training`."""
-    keys = [key for key, value in vars(module).items() if isinstance(value, PLAIN)]
-    return operator.itemgetter(*keys)
+def _write_reading(module: nn.Module) -> Callable[[], Any]:
+    """A function that reads what the ops of the module depend on, written once and then only run: of each module in it
+    the class, the plain values in its __dict__ (dropout probabilities, flags, `training`), and which of its tensors
+    need gradients."""
+    parts, names = [], {}
+    for number, inner in enumerate(module.modules()):
+        names[f"r{number}"] = weakref.ref(inner)
+        words = [f"d[{key!r}]" for key, value in vars(inner).items() if isinstance(value, PLAIN)]
+        for _, owner, table, key in named_tensors(inner):
+            if owner is inner:
+                words.append(f"d[{table!r}][{key!r}].requires_grad" if table else f"d[{key!r}].requires_grad")
+        parts.append(
+            f"None if (m := r{number}()) is None else (m.__class__, (d := m.__dict__) and {', '.join(words)},)"
+        )
+    read: Callable[[], Any] = eval(f"lambda: ({', '.join(parts)},)", names)
+    return read
 
 
-def _plain_key(value: Any) -> Any:
+def _describe(value: Any, inputs: list[torch.Tensor]) -> Any:
+    """An argument as a part of a signature; the tensors in it are added to `inputs`, those that `tensors_in` finds."""
+    if isinstance(value, PLAIN):
+        return value
+    if isinstance(value, torch.Tensor):
+        inputs.append(value)
+        return value.dtype, value.shape, value.stride(), value.storage_offset(), value.requires_grad
     if isinstance(value, (tuple, list)):
-        return tuple([_plain_key(item) for item in value])
+        return tuple([_describe(item, inputs) for item in value])
     if isinstance(value, dict):
-        return tuple([(key, _plain_key(item)) for key, item in value.items()])
-    return value if isinstance(value, PLAIN) else type(value)
+        found = inputs if type(value) in (dict, OrderedDict) else []
+        return tuple([(key, _describe(item, found)) for key, item in value.items()])
+    return type(value)
 
 
 def _planned_class(original: type[nn.Module], block: PlannedBlock) -> type[nn.Module]:

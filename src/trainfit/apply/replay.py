@@ -38,6 +38,11 @@ class ReplayPlan:
     random_starts: tuple[tuple[int, int], ...]  # (op, saved tensor at whose packing the generator is as before the op)
     kept: tuple[int, ...]  # storages held between forward and backward, asked for or not, inputs and parameters apart
 
+    @property
+    def from_kept(self) -> tuple[int, ...]:
+        """The values that the replay reads of what the plan keeps."""
+        return (*(value for _, value in self.from_saved), *(value for _, _, value in self.from_submodules))
+
 
 @dataclass(frozen=True, slots=True)
 class Values:

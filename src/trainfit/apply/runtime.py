@@ -1,10 +1,12 @@
 """What happens in one planned call of a block: packing in forward, replaying in backward.
 
 `Call` is one forward of one block: it holds what its replay reads (inputs, and what the plan keeps), and dies with the
-`Dropped` marks that autograd holds, so with the graph. The packer belongs to the forward alone: autograd keeps every
-hook alive that it was given, hence the packer lets go of the call when forward ends.
+`Mark`s that autograd holds, so with the graph. Packing belongs to the forward alone: autograd keeps every hook alive
+that it was given, hence the generator that is its hook is closed when forward ends.
 
-Autograd does not check versions of tensors that went through hooks, so it is done here, with autograd's words.
+What autograd holds is a pair: (`Mark`, number of the save) of a dropped tensor, (tensor, version) of a kept one, and
+(`Kept`, version) of one that a replay reads. Autograd does not check versions of tensors that went through hooks, so it
+is done here, with autograd's words. All of this runs for every saved tensor of every step: it is written to be short.
 """
 
 from __future__ import annotations
@@ -18,24 +20,25 @@ import torch
 from torch import nn
 
 from trainfit import torch_compat
-from trainfit.apply.compiled import Compiled, Packing
+from trainfit.apply.compiled import Compiled
+from trainfit.apply.generators import Position, position
 from trainfit.apply.geometry import geometry_of
-from trainfit.apply.rerun import GeneratorStates, Rerun
+from trainfit.apply.packing import Packing
+from trainfit.apply.rerun import Rerun
 from trainfit.apply.twins import tensors_in
+from trainfit.errors import PlanMismatch
 from trainfit.ghost.tensor import Ghost
 
 
-class Dropped:
-    """What autograd holds in place of a dropped tensor; it dies when its node is done, and what was rebuilt for it."""
+class Mark:
+    """Stands for a dropped value with autograd; what is rebuilt of it lives here, and so dies with its last node."""
 
-    __slots__ = ("call", "save")
+    __slots__ = ("__weakref__", "again", "call", "tensor")
 
-    def __init__(self, call: Call, save: int) -> None:
+    def __init__(self, call: Call) -> None:
         self.call = call
-        self.save = save
-
-    def __del__(self) -> None:
-        self.call.release(self.save)
+        self.tensor: torch.Tensor | None = None
+        self.again: dict[int, torch.Tensor] | None = None  # by save, where the block was run again
 
 
 class Kept:
@@ -48,12 +51,14 @@ class Kept:
         self.version = version
 
 
-def unpack(packed: Any) -> torch.Tensor:
+def unpack(packed: tuple[Any, int]) -> torch.Tensor:
     """Autograd's way back: a kept tensor after a look at its version, or a rebuilt one."""
-    if type(packed) is Dropped:
-        return packed.call.get(packed.save)
-    tensor, version = (packed.tensor, packed.version) if type(packed) is Kept else packed
-    check_version(tensor, version)
+    what, number = packed
+    if type(what) is Mark:
+        return what.call.get(what, number)
+    tensor: torch.Tensor = what.tensor if type(what) is Kept else what
+    if tensor._version != number:
+        check_version(tensor, number)
     return tensor
 
 
@@ -75,7 +80,7 @@ class Call:
 
     __slots__ = (
         "__weakref__", "compiled", "device", "held", "kept", "lookup", "marks", "module", "on_replay",
-        "parameters", "rebuilt", "rerun", "states", "witnesses",
+        "parameters", "positions", "rerun", "reruns", "witnesses",
     )  # fmt: skip
 
     def __init__(
@@ -93,83 +98,138 @@ class Call:
         self.on_replay = on_replay
         self.held: dict[int, tuple[torch.Tensor, int]] = {}  # value -> (tensor, version): what the replay reads
         self.kept: dict[int, weakref.ref[Kept]] = {}  # value -> what autograd holds of it as well
-        self.parameters: dict[str, tuple[torch.Tensor, int]] = {}
-        self.marks = dict(compiled.plan.rebuilt)  # value -> `Dropped` marks that stand for views of it
-        self.rebuilt: dict[int, torch.Tensor] = {}
-        self.states: dict[int, GeneratorStates] = {}
+        self.parameters: list[tuple[torch.Tensor, int]] = []  # as the plan has them in `from_parameters`
+        self.marks: dict[int, weakref.ref[Mark]] = {}  # value -> its mark
+        self.positions: dict[int, Position] = {}  # save -> where the generator stood
         self.witnesses: dict[int, tuple[torch.Tensor, int]] = {}
         self.rerun: Rerun | None = None
+        self.reruns: dict[int, weakref.ref[Mark]] = {}  # save -> its mark, of saves packed since `rerun` is there
 
-    def get(self, save: int) -> torch.Tensor:
+    def packing(self, on_mismatch: Callable[[str], None]) -> Packing:
+        """Autograd's way in, for this forward: keeps or drops each saved tensor as the plan says."""
+        marks = [Mark(self) for _ in self.compiled.plan.rebuilt]
+        self.marks = {
+            value: weakref.ref(mark) for (value, _), mark in zip(self.compiled.plan.rebuilt, marks, strict=True)
+        }
+
+        def differ(save: int, tensor: torch.Tensor) -> tuple[Mark, int]:
+            """What is packed where the block is to be run again, or turns out to have to be."""
+            if self.rerun is None:
+                saves = self.compiled.saves
+                recorded = saves[save].geometry if save < len(saves) else "nothing"
+                on_mismatch(f"saved tensor {save} is {geometry_of(tensor)}, recorded was {recorded}")
+            mark = Mark(self)
+            self.reruns[save] = weakref.ref(mark)
+            return mark, save
+
+        packing = self.compiled.pack(self, marks, differ)
+        next(packing)
+        return packing
+
+    def hold(self, value: int, tensor: torch.Tensor) -> tuple[Kept, int]:
+        """Packs a kept tensor that the replay reads."""
+        if tensor.requires_grad:
+            tensor = tensor.detach()  # an output of the node leads back to the node: that would be a cycle
+        version = tensor._version
+        kept = Kept(tensor, version)
+        self.held[value] = tensor, version
+        self.kept[value] = weakref.ref(kept)
+        return kept, version
+
+    def watch(self, save: int, tensor: torch.Tensor) -> None:
+        """A dropped tensor leaves the block: if somebody overwrites it, backward says so."""
+        if not isinstance(tensor, Ghost):
+            self.witnesses[save] = (_without_storage(tensor), tensor._version)
+
+    def get(self, mark: Mark, save: int) -> torch.Tensor:
         """The tensor that autograd packed as number `save`."""
         if self.rerun is not None:
-            if not self.rerun.has(save):
-                torch_compat.after_backward(_letting_go(weakref.ref(self)))
-            return self.rerun.get(save)
-        if save in self.witnesses:
+            return self._get_again(self.rerun, mark, save)
+        if self.witnesses and save in self.witnesses:
             check_version(*self.witnesses[save])
-        value = self.compiled.plan.saved_values[save]
-        if value not in self.rebuilt:
+        if mark.tensor is None:
             self._replay()
-        return self.compiled.returns[save].of(self.rebuilt[value])
+        tensor = mark.tensor
+        assert tensor is not None, "the replay rebuilds every value that has a mark"
+        window = self.compiled.returns[save]
+        return tensor if window is None else window.of(tensor)
 
-    def release(self, save: int) -> None:
-        """The mark for `save` is gone: what was rebuilt for it goes with the last one of its storage."""
-        if self.rerun is not None:
-            self.rerun.release(save)
-            return
-        value = self.compiled.plan.saved_values[save]
-        self.marks[value] -= 1
-        if not self.marks[value]:
-            self.rebuilt.pop(value, None)
+    def _get_again(self, rerun: Rerun, mark: Mark, save: int) -> torch.Tensor:
+        if mark.again is None or save not in mark.again:
+            torch_compat.after_backward(_letting_go(weakref.ref(self)))
+            for number, tensor in enumerate(rerun.run()):
+                if (owner := self._owner(number)) is not None:
+                    owner.again = {**(owner.again or {}), number: tensor}
+        if mark.again is None or save not in mark.again:
+            raise PlanMismatch(
+                f"block {rerun.name} saved fewer tensors when it was run again: number {save} is missing",
+                hint="its forward must do the same when it is called again with the same arguments",
+            )
+        return mark.again[save]
+
+    def _owner(self, save: int) -> Mark | None:
+        """The mark with which autograd holds the save, if it still does."""
+        values = self.compiled.plan.saved_values
+        found = self.reruns.get(save) or (self.marks.get(values[save]) if save < len(values) else None)
+        return found() if found is not None else None
 
     def let_go(self) -> None:
         """A backward pass is over: with a retained graph, or one that ran in part, something may be left."""
-        self.rebuilt.clear()
-        if any(self.marks.values()):  # another pass may ask for them when the nodes that hold their sources are done
+        alive = [mark for each in (self.marks, self.reruns) for ref in each.values() if (mark := ref()) is not None]
+        for mark in alive:
+            mark.tensor = mark.again = None
+        if alive:  # another pass may ask for them when the nodes that hold their sources are done
             for value, reference in self.kept.items():
                 if (kept := reference()) is not None:
                     self.held[value] = (kept.tensor, kept.version)
-        if self.rerun is not None:
-            self.rerun.let_go()
 
     def _replay(self) -> None:
         self.on_replay()
-        outer_states: GeneratorStates | None = None
+        outer: Position | None = None
 
-        def restore(save: int) -> None:
-            nonlocal outer_states
-            outer_states = outer_states or GeneratorStates.now(self.device)
-            self.states[save].restore()
+        def go_back(save: int) -> None:
+            nonlocal outer
+            outer = outer or position(self.device)
+            self.positions[save].go_back()
 
         try:
             with torch_compat.Replaying():
-                rebuilt = self.compiled.replay(dict(self._at_hand()), self.device, restore)
+                rebuilt = self.compiled.replay(self._at_hand(), self.device, go_back)
         finally:
-            if outer_states is not None:
-                outer_states.restore()
-        marks = self.marks
-        self.rebuilt = {value: tensor for value, tensor in rebuilt.items() if marks[value]}
+            if outer is not None:
+                outer.go_back()
+        for value, tensor in rebuilt.items():
+            if (mark := self.marks[value]()) is not None:
+                mark.tensor = tensor
         torch_compat.after_backward(_letting_go(weakref.ref(self)))
 
-    def _at_hand(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """What the replay starts from. What autograd holds too is left to it from now on, so that it goes when its
-        node is done."""
-        for name, value in self.compiled.plan.from_parameters:
-            tensor, version = self.parameters[name]
+    def _at_hand(self) -> list[torch.Tensor]:
+        """What the replay starts from, in the plan's order. What autograd holds too is left to it from now on, so that
+        it goes when its node is done."""
+        plan = self.compiled.plan
+        found = []
+        for _, value in plan.from_inputs:
+            tensor, version = self.held[value]
+            if tensor._version != version:
+                check_version(tensor, version, RECOMPUTED_FROM)
+            found.append(tensor)
+        for (name, _), (tensor, version) in zip(plan.from_parameters, self.parameters, strict=True):
             if not tensor.untyped_storage().nbytes() and tensor.numel():
                 tensor = self.lookup(name)  # a sharded parameter was let go after forward, and another gathered since
-            else:
+            elif tensor._version != version:
                 check_version(tensor, version, RECOMPUTED_FROM)
-            yield value, tensor.detach()
-        for value, reference in self.kept.items():
-            if (kept := reference()) is not None:
+            found.append(tensor.detach())
+        for value in self.compiled.from_kept:
+            kept = self.kept[value]() if value in self.kept else None
+            if kept is not None:
                 self.held.pop(value, None)
-                check_version(kept.tensor, kept.version, RECOMPUTED_FROM)
-                yield value, kept.tensor
-        for value, (tensor, version) in self.held.items():
-            check_version(tensor, version, RECOMPUTED_FROM)
-            yield value, tensor
+                tensor, version = kept.tensor, kept.version
+            else:
+                tensor, version = self.held[value]
+            if tensor._version != version:
+                check_version(tensor, version, RECOMPUTED_FROM)
+            found.append(tensor)
+        return found
 
 
 def _letting_go(reference: weakref.ref[Call]) -> Callable[[], None]:
@@ -179,75 +239,6 @@ def _letting_go(reference: weakref.ref[Call]) -> Callable[[], None]:
             call.let_go()
 
     return let_go
-
-
-class Packer:
-    """Autograd's way in, for one forward: keeps or drops each saved tensor as the plan says."""
-
-    __slots__ = ("_call", "_on_mismatch", "_saves", "position")
-
-    def __init__(self, call: Call, on_mismatch: Callable[[str], None]) -> None:
-        self._call: Call | None = call
-        self._saves = call.compiled.saves
-        self._on_mismatch: Callable[[str], None] | None = on_mismatch
-        self.position = 0
-
-    def __call__(self, tensor: torch.Tensor) -> Any:
-        save = self.position
-        self.position = save + 1
-        call = self._call
-        if call is None:
-            raise RuntimeError("autograd packs a tensor for a forward that has ended")
-        if call.rerun is not None:
-            return Dropped(call, save)
-        if save < len(self._saves):
-            (dtype, shape, stride, offset), packing = self._saves[save]
-            if (
-                tensor.dtype is dtype
-                and tensor.shape == shape
-                and tensor.stride() == stride
-                and tensor.storage_offset() == offset
-            ) or save in call.compiled.unchecked:
-                if packing is Packing.DROP:
-                    return Dropped(call, save)
-                return self._keep(tensor) if packing is Packing.KEEP else self._special(call, save, tensor)
-        return self._differ(call, save, tensor)
-
-    def _keep(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-        if tensor.requires_grad:
-            tensor = tensor.detach()  # an output of the node leads back to the node: that would be a cycle
-        return tensor, tensor._version
-
-    def _special(self, call: Call, save: int, tensor: torch.Tensor) -> Any:
-        compiled = call.compiled
-        if save in compiled.state_saves:
-            call.states[save] = GeneratorStates.now(call.device)
-        if compiled.plan.dropped[save]:
-            if save in compiled.watched and not isinstance(tensor, Ghost):
-                call.witnesses[save] = (_without_storage(tensor), tensor._version)
-            return Dropped(call, save)
-        if save not in compiled.holds:
-            return self._keep(tensor)
-        value = compiled.holds[save]
-        call.held[value] = self._keep(tensor)
-        kept = Kept(*call.held[value])
-        call.kept[value] = weakref.ref(kept)
-        return kept
-
-    def _differ(self, call: Call, save: int, tensor: torch.Tensor) -> Dropped:
-        assert self._on_mismatch is not None, "it goes when the call goes"
-        recorded = self._saves[save][0] if save < len(self._saves) else "nothing"
-        self._on_mismatch(f"saved tensor {save} is {geometry_of(tensor)}, recorded was {recorded}")
-        return Dropped(call, save)
-
-    def close(self) -> None:
-        """Forward went through: check that all was seen."""
-        call, expected = self._call, len(self._saves)
-        if call is not None and call.rerun is None and self.position != expected and self._on_mismatch:
-            self._on_mismatch(f"{self.position} tensors were saved, recorded were {expected}")
-
-    def let_go(self) -> None:
-        self._call = self._on_mismatch = None
 
 
 def _without_storage(tensor: torch.Tensor) -> torch.Tensor:

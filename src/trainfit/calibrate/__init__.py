@@ -4,6 +4,9 @@ In: the path of the profile. Out: that file, JSON. Takes some minutes; what was 
 `<profile>.partial` as it comes, so that a run that was cut short goes on where it stopped.
 
 Raw samples stay in the partial file, so that the profile can be made again when the rules change.
+
+Under torchrun with more than one rank, collectives among the ranks are timed first, every time; then the first rank
+goes on alone, and it alone writes.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 import torch
 
 from trainfit.calibrate import compute, memory
+from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import host_costs
 from trainfit.calibrate.measure import Sample, measure
 from trainfit.cost.profile import reduce_samples, write_profile
@@ -27,7 +31,7 @@ from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
 
-RAW_SCHEMA = 1
+RAW_SCHEMA = 2
 WORKLOADS_PER_CHUNK = 40
 """What is lost at most when a run is cut short."""
 ATTEMPTS = 2
@@ -58,14 +62,23 @@ def groups() -> list[Group]:
         ("recurrent", 1, compute.recurrents()),
         ("signals", 3, memory.signals()),
         ("more attention", 3, compute.more_attentions()),
+        ("grouped convolution", 2, compute.grouped_convolutions()),
+        ("matrices", 3, memory.matrices()),
+        ("more recurrent", 1, compute.more_recurrents()),
     ]
 
 
-def calibrate(path: Path, report: Callable[[str], None]) -> None:
-    """Measure everything and write the profile; `report` gets a line of progress per chunk of work."""
+def calibrate(path: Path, report: Callable[[str], None]) -> bool:
+    """Measure everything and write the profile, and say whether this process has: of several ranks, the first one does.
+
+    `report` gets a line of progress per chunk of work.
+    """
     if not torch.cuda.is_available():
         raise UsageError("torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of")
     find_gpu(torch.cuda.get_device_name())  # a GPU that the catalogue lacks is told so now, not after minutes
+    collectives = _collectives(report)
+    if collectives is None:
+        return False
     torch.manual_seed(0)
     partial_path = path.with_name(path.name + ".partial")
     header, done = _resume(partial_path)
@@ -78,6 +91,8 @@ def calibrate(path: Path, report: Callable[[str], None]) -> None:
 
         if not done:
             keep(header)
+        if collectives:
+            keep({"collectives": collectives})
         if not any(record.get("chunk") == "host" for record in done):
             report("host: CPU time per call")
             keep({"chunk": "host", "host": host_costs()})
@@ -101,6 +116,17 @@ def calibrate(path: Path, report: Callable[[str], None]) -> None:
             keep({"chunk": chunk})
             report(f"{chunk}: {len(workloads)} workloads, {count} new ops, {time.monotonic() - start_s:.0f} s")
     _write(path, partial_path)
+    return True
+
+
+def _collectives(report: Callable[[str], None]) -> list[dict[str, Any]] | None:
+    """What was measured among the ranks, nothing where there is one; None on all ranks but the first."""
+    ranks = Ranks.of_environment()
+    if ranks is None:
+        return []
+    with gpu_group(ranks):
+        tables = measure_collectives(ranks.num_per_node, "cuda", report if ranks.rank == 0 else lambda line: None)
+    return tables if ranks.rank == 0 else None
 
 
 def _chunks() -> Iterator[tuple[str, int, list[_Counted]]]:
@@ -157,7 +183,8 @@ def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             break  # the line at which the run was cut
     if records and records[0] != header:
         raise UsageError(
-            f"{partial_path} was begun on another GPU or with another torch", hint="delete it, or choose another output"
+            f"{partial_path} was begun on another GPU, or with another torch or trainfit",
+            hint="delete it, or choose another output",
         )
     partial_path.write_text("".join(json.dumps(record) + "\n" for record in records))
     return header, records
@@ -167,7 +194,9 @@ def _write(path: Path, partial_path: Path) -> None:
     records = [json.loads(line) for line in partial_path.read_text().splitlines()]
     host = next(record["host"] for record in records if "host" in record)
     samples = [record["sample"] for record in records if "sample" in record]
-    write_profile(path, reduce_samples(records[0], samples, host))
+    collectives = [record["collectives"] for record in records if "collectives" in record]
+    measured_last = {"collectives": collectives[-1]} if collectives else {}
+    write_profile(path, reduce_samples(records[0], samples, host) | measured_last)
 
 
 def _signature(sample: dict[str, Any]) -> str:

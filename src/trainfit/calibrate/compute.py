@@ -280,6 +280,27 @@ def more_convolutions() -> list[Workload]:
     ]
 
 
+def grouped_convolutions() -> list[Workload]:
+    """Channels in groups: wide windows over speech, depthwise ones of conformers, ResNeXt's 3 x 3."""
+    conv = partial
+    layers: list[tuple[Any, tuple[int, ...]]] = []
+    for batch, length in ((1, 499), (3, 499), (6, 499), (16, 499), (4, 249), (8, 249), (4, 375), (4, 1499)):
+        layers.append((conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (batch, 768, length)))
+    for batch, length in ((2, 499), (8, 249)):
+        layers.append((conv(nn.Conv1d, 1024, 1024, 128, padding=64, groups=16), (batch, 1024, length)))
+    for channels, batch, length in ((256, 16, 500), (512, 8, 1000)):
+        layers.append((conv(nn.Conv1d, channels, channels, 31, padding=15, groups=channels), (batch, channels, length)))
+        layers.append((conv(nn.Conv1d, channels, channels, 9, padding=4, groups=8), (batch, channels, length)))
+    for groups, (channels, size) in itertools.product((8, 32), ((128, 56), (256, 28), (512, 14))):
+        layer = conv(nn.Conv2d, channels, channels, 3, padding=1, groups=groups, bias=False)
+        layers.append((layer, (64, channels, size, size)))
+    return [
+        partial(convolution, make, shape, dtype, nhwc)
+        for (make, shape), dtype, nhwc in itertools.product(layers, (BF16, FP32, FP16), (False, True))
+        if not nhwc or (len(shape) == 4 and dtype is not FP16)
+    ]
+
+
 def recurrent(
     kind: Callable[..., nn.RNNBase], batch: int, seq: int, width: int, layers: int, both: bool, dtype: torch.dtype
 ) -> None:
@@ -295,6 +316,18 @@ def recurrents() -> list[Workload]:
         (batch, seq, width, layers, both)
         for batch, seq in ((16, 64), (64, 64), (64, 256))
         for width, layers, both in ((256, 1, False), (512, 2, False), (512, 1, True), (1024, 1, False))
+    ]
+    return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
+
+
+def more_recurrents() -> list[Workload]:
+    """Batches between those of `recurrents`, and deeper stacks in both directions."""
+    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
+    sizes = [
+        *((32, 128, width, 1, False) for width in (256, 512, 1024, 1536)),
+        *((32, 128, width, 2, True) for width in (256, 512, 768)),
+        *((batch, 64, 1024, 2, False) for batch in (32, 128)),
+        (128, 64, 512, 2, True),
     ]
     return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
 

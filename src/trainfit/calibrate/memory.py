@@ -118,6 +118,14 @@ def reductions(rows: int, columns: int, dtype: torch.dtype) -> None:
         x.sum(1, dtype=FP32), x.sum(0, dtype=FP32)
 
 
+def factored(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """A matrix by the norms of its rows and columns, as optimizers that save memory keep it."""
+    x = _randn(rows, columns, dtype=dtype)
+    down, across = torch.linalg.vector_norm(x, dim=0, keepdim=True), torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    across @ down
+    x.var(0), x.amax(0), x.mean(0)
+
+
 def head_reductions(batch: int, heads: int, seq: int, dim: int, dtype: torch.dtype) -> None:
     x = _randn(batch, heads, seq, dim, dtype=dtype)
     x.sum((0, 2, 3)), x.sum((0, 2)), x.sum(0), x.sum((0, 1)), x.sum(2), x.mean((2, 3)), x.sum((0, 1, 2))
@@ -306,6 +314,13 @@ def rowwise() -> list[Workload]:
     for shape, dtype in itertools.product(((8, 12, 512, 512), (16, 32, 1024, 64), (32, 64, 56, 56)), (BF16, FP32)):
         cases.append(partial(head_reductions, *shape, dtype))
     return cases
+
+
+def matrices() -> list[Workload]:
+    sizes = ((64, 64), (256, 768), (768, 768), (1024, 4096), (4096, 1024), (2048, 8192), (30522, 768), (768, 30522))
+    return [
+        partial(factored, rows, columns, dtype) for (rows, columns), dtype in itertools.product(sizes, (BF16, FP32))
+    ]
 
 
 def images() -> list[Workload]:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from trainfit import __version__
 from trainfit.cli import calibrate, doctor, estimate, gpus, plan, report, show, sweep, verify
+from trainfit.cli.loading import let_be
 from trainfit.cli.parser import WELCOME, Parser
 from trainfit.errors import TrainfitError
 
@@ -77,6 +78,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.verbose:
             traceback.print_exc()
         return _report(error)
+
+
+def command() -> int:
+    """`main` as all that a process does."""
+    code = main()
+    let_be()
+    return code
 
 
 def _report(error: Exception) -> int:

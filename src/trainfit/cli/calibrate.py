@@ -16,7 +16,9 @@ def add_parser(verbs: Any) -> None:
         "calibrate",
         help="measure this machine's GPU and write a profile for --profile",
         description="Measure the kernels of this machine's GPU and the CPU's cost of issuing them: a few minutes. "
-        "What was measured is kept beside the profile, so a run that was cut short can be repeated and goes on.",
+        "What was measured is kept beside the profile, so a run that was cut short can be repeated and goes on. "
+        "Started on several GPUs by 'torchrun --nproc-per-node 8 -m trainfit calibrate -o FILE', it times collectives "
+        "among them, too.",
     )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the profile to write (JSON)")
     parser.add_argument("-v", "--verbose", action="store_true", help="show the traceback of an error")
@@ -28,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from trainfit.calibrate import calibrate
 
     with progress.bar(str(args.output)):
-        calibrate(args.output, lambda line: print(line, file=sys.stderr, flush=True))
-    print(f"Wrote {args.output}", file=sys.stderr)
+        has_written = calibrate(args.output, lambda line: print(line, file=sys.stderr, flush=True))
+    if has_written:
+        print(f"Wrote {args.output}", file=sys.stderr)
     return 0

@@ -21,6 +21,7 @@ from trainfit.cli.arguments import (
     spread,
 )
 from trainfit.cli.exports import add_exports, write_exports
+from trainfit.cli.loading import loading
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
 
@@ -72,10 +73,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _estimate(args: argparse.Namespace) -> Estimate:
-    import trainfit
     from trainfit.targets import resolve
 
-    step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
+    with loading():
+        step = spread(resolve(args.target, batch=args.batch, seq=args.seq), args)
+        import trainfit.trace
     return trainfit.estimate(step, args.gpu, allocator=args.allocator, budget=args.budget, profile=args.profile)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from trainfit.cli.arguments import (
     spread,
 )
 from trainfit.cli.exports import add_exports, write_exports
+from trainfit.cli.loading import loading
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
@@ -74,11 +76,16 @@ def run(args: argparse.Namespace) -> int:
     if args.maximize and (args.budget == "min" or args.frontier):
         raise UsageError("--maximize goes with one budget", hint="leave out --frontier, and --budget min")
     with contextlib.redirect_stdout(sys.stderr), progress.bar(f"{args.target} on a ghost {gpu.name}"):
-        plan = _maximize(args) if args.maximize else _plan(args)
-        points = _frontier(args) if args.frontier else ()
+        with loading():
+            step = _step(args)
+            importlib.import_module("trainfit._plan")
+        plan = _maximize(args, step) if args.maximize else _plan(args, step)
+        points = _frontier(plan) if args.frontier else ()
         written = _write(args, plan, points)
-        room = _room(args, plan) if plan.status == "nothing to recompute" and not args.maximize else None
+        room = _room(args, step, plan) if plan.status == "nothing to recompute" and not args.maximize else None
     print(plan.to_json() if args.json else plan, end="" if args.json else "\n")
+    if points and not args.json:
+        _print_frontier(points)
     notes = [] if room is None else [f"the largest batch that fits with nothing recomputed is {room}"]
     for note in (*notes, *(f"Wrote {path}" for path in written)):
         print(note, file=sys.stderr if args.json else sys.stdout)
@@ -91,66 +98,91 @@ def _step(args: argparse.Namespace, seq: int | None = None) -> Step:
     return spread(targets.resolve(args.target, batch=args.batch, seq=seq or args.seq), args)
 
 
-def _plan(args: argparse.Namespace, step: Step | None = None) -> Plan:
+def _plan(args: argparse.Namespace, step: Step) -> Plan:
     import trainfit
 
     options = {"memory": args.memory, "allocator": args.allocator, "profile": args.profile}
-    return trainfit.plan(step or _step(args), args.gpu, budget=args.budget, **options)
+    return trainfit.plan(step, args.gpu, budget=args.budget, **options)
 
 
-def _room(args: argparse.Namespace, plan: Plan) -> int | None:
+def _room(args: argparse.Namespace, step: Step, plan: Plan) -> int | None:
     """The largest batch that fits as it is."""
     from trainfit._largest import largest_batch
 
     gpu = find_gpu(args.gpu)
     with contextlib.suppress(KeyboardInterrupt):  # the plan is there
-        return largest_batch(_step(args), gpu, plan.budget_bytes, memory=args.memory, allocator=args.allocator)
+        return largest_batch(step, gpu, plan.budget_bytes, memory=args.memory, allocator=args.allocator)
     return None
 
 
-def _frontier(args: argparse.Namespace) -> tuple[Plan, ...]:
-    from trainfit._plan import plan_frontier
+def _frontier(plan: Plan) -> tuple[Plan, ...]:
+    """By the planner that has just made the plan: the step is traced."""
+    from trainfit._plan import frontier_of
 
-    return plan_frontier(_step(args), args.gpu, memory=args.memory, allocator=args.allocator, profile=args.profile)
+    assert plan.planner is not None, "the plan was made here"
+    return frontier_of(plan.planner)
 
 
-def _maximize(args: argparse.Namespace) -> Plan:
+def _maximize(args: argparse.Namespace, step: Step) -> Plan:
     """The plan for the largest batch or sequence that fits, by doubling and then bisection."""
-    from trainfit._largest import batch_size, with_batch_size
+    from trainfit._largest import batch_size, sequence_length, with_batch_size
 
-    step = _step(args) if args.maximize == "batch" else None
+    by_batch = args.maximize == "batch"
 
     def attempt(size: int) -> Plan | None:
-        sized = with_batch_size(step, size) if step is not None else _step(args, seq=size)
+        sized = with_batch_size(step, size) if by_batch else _step(args, seq=size)
         try:
             plan = _plan(args, sized)
         except InfeasibleBudget as error:
             print(f"{args.maximize} {size}: {error.message}", file=sys.stderr)
             return None
-        print(f"{args.maximize} {size}: fits with {plan.status}", file=sys.stderr)
+        print(f"{args.maximize} {size}: fits with {_effort(plan)}", file=sys.stderr)
         return plan
 
-    largest, plan = largest_that_fits(attempt, args.seq if step is None else batch_size(step))
-    print(f"the largest {args.maximize} that fits is {largest}", file=sys.stderr)
+    largest, plan = largest_that_fits(attempt, batch_size(step) if by_batch else sequence_length(step))
+    so_far = " so far" if plan.status == "interrupted" else ""
+    print(f"the largest {args.maximize} that fits{so_far} is {largest}", file=sys.stderr)
     return plan
 
 
 def largest_that_fits(attempt: Callable[[int], Plan | None], start: int | None) -> tuple[int, Plan]:
-    """The largest size whose attempt gives a plan, and that plan; from `start` upwards if given, else from 1."""
+    """The largest size whose attempt gives a plan, and that plan; from `start` upwards if given, else from 1.
+
+    After an interrupt it is the largest found so far, and the plan says so.
+    """
     low, best = 0, None
-    high = start or 1
-    while high <= _LARGEST and (plan := attempt(high)) is not None:
-        low, best, high = high, plan, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        plan = attempt(middle)
-        if plan is None:
-            high = middle
-        else:
-            low, best = middle, plan
+    high, beyond = start or 1, None  # the next size to try; the smallest that does not fit
+    try:
+        while high <= _LARGEST and (beyond is None or beyond - low > 1):
+            plan = attempt(high)
+            if plan is None:
+                beyond = high
+            else:
+                low, best = high, plan
+                if plan.status == "interrupted":
+                    break
+            high = 2 * high if beyond is None else (low + beyond) // 2
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        best = best.interrupted()
     if best is None:
         raise UsageError("not even the size 1 fits", hint="raise --budget, or pass a larger --gpu")
     return low, best
+
+
+def _effort(plan: Plan) -> str:
+    """What a plan costs, in a few words."""
+    if not plan.decisions:
+        return "nothing to recompute"
+    base_ns, plan_ns = plan.rows[0].step_ns, plan.rows[-1].step_ns
+    return f"{100 * (plan_ns - base_ns) / max(1, base_ns):.1f}% more time"
+
+
+def _print_frontier(points: Sequence[Plan]) -> None:
+    from trainfit.report import plan_text, text
+
+    print(f"\n{text.render(plan_text.frontier_view(points))}")
 
 
 def _write(args: argparse.Namespace, plan: Plan, points: tuple[Plan, ...]) -> list[Path]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from trainfit.cost import compute, stream
-from trainfit.cost.work import Work, base_name, contiguous_stride, log, total_bytes
-from trainfit.records import Op
+from trainfit.cost.work import Work, argument, base_name, contiguous_stride, log, tensors_of, total_bytes
+from trainfit.records import Op, TensorRef
 
 ROOFLINE = "roofline"
 """The rule of last resort: bytes at the efficiency of a contiguous pointwise op."""
@@ -89,8 +89,13 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:
-    """Copies that the op makes first of operands its kernel cannot read as they lie (norms and softmax want rows)."""
-    if base_name(op) not in stream.ROW_NORMS | stream.SOFTMAXES:
+    """Copies that the op makes first: of operands its kernel cannot read as they lie (norms and softmax want rows), of
+    what a batched product adds to, into the result."""
+    name = base_name(op)
+    if name == "baddbmm" and argument(op, 3, "beta", 1) != 0:
+        added, out = tensors_of(op.args)[0], op.outputs[0]
+        return (Op("aten.clone.default", op.phase, op.module, (_expanded(added, out.shape),), (), (out,)),)
+    if name not in stream.ROW_NORMS | stream.SOFTMAXES:
         return ()
     copies = []
     for tensor in op.input_refs():
@@ -98,3 +103,11 @@ def hidden_copies(op: Op) -> tuple[Op, ...]:
             rows = replace(tensor, storage=-1, stride=contiguous_stride(tensor.shape))
             copies.append(Op("aten.clone.default", op.phase, op.module, (tensor,), (), (rows,)))
     return tuple(copies)
+
+
+def _expanded(tensor: TensorRef, shape: tuple[int, ...]) -> TensorRef:
+    """The tensor seen as one of that shape: what it repeats has stride 0."""
+    missing = len(shape) - len(tensor.shape)
+    sizes, strides = (1,) * missing + tensor.shape, (0,) * missing + tensor.stride
+    stride = tuple(0 if size == 1 else step for size, step in zip(sizes, strides, strict=True))
+    return replace(tensor, shape=shape, stride=stride)

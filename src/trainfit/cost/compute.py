@@ -143,6 +143,10 @@ def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, b
     return is_causal is True, isinstance(dropout, float) and dropout > 0, isinstance(mask, TensorRef)
 
 
+_BATCH_WEIGHT = 0.5
+"""How far apart two convolutions over as many pixels are of which one has twice the images: cuDNN chooses by it."""
+
+
 def convolution(op: Op) -> tuple[Work, ...]:
     """As the product it is: (images x pixels) x (output channels) x (input channels x window), by layout and groups.
 
@@ -171,7 +175,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
     stride = prod(image.shape[2:]) / max(prod(out.shape[2:]), 1)
     coordinates = (
         *log(positions, weight.shape[0], weight.shape[1]), *(2 * value for value in log(window)), *log(groups),
-        *log(stride), 2.0 * (passes - 1),
+        *log(stride), 2.0 * (passes - 1), *(_BATCH_WEIGHT * value for value in log(pixels[0])),
     )  # fmt: skip
     kind = "transposed" if is_transposed else ("depthwise" if groups > 1 and weight.shape[1] == 1 else "plain")
     half = item_bytes(image.dtype) == 2
@@ -202,6 +206,7 @@ def recurrent(op: Op) -> tuple[Work, ...]:
     kernels = 2 * steps * (layers if isinstance(layers, int) else 1) * chains
     coordinates = log(batch, weights[0].shape[-1], chains)
     sizes = dict.fromkeys((item_bytes(data.dtype), 4, 2))
+    flops_dtype = "tf32" if data.dtype == "float32" else data.dtype  # as for convolutions
     return tuple(
-        Work(f"{name} {size}", coordinates, flops, data.dtype, nbytes, kernels, is_serial=True) for size in sizes
+        Work(f"{name} {size}", coordinates, flops, flops_dtype, nbytes, kernels, is_serial=True) for size in sizes
     )

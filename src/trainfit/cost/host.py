@@ -1,91 +1,158 @@
-"""What the CPU takes to issue a step's ops. In: a calibration's timings of calls. Out: `HostCosts`, and a time per op.
+"""What the CPU takes to issue a step's ops. In: small models that were timed. Out: `HostCosts`, and a time per op.
 
-Few numbers, since a host's speed varies by a third from run to run: an op that launches a kernel, a view, entering
-another module (the Python of the model's own forward), and for optimizers the tensors that are listed for a
-multi-tensor kernel.
+Each op is charged for a few things (`charges`): a kernel, a view, entering a module (the Python of the model's own
+forward), running a checkpointed region again, tensors listed for a multi-tensor kernel. What each of them costs follows
+from the times of small models' phases and how often they are charged, by least squares: the same charges, so that what
+is fitted is what is used. A host's speed varies from run to run, so its spread is part of the costs.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from trainfit.records import Op, Phase, TensorRef
 
-_KERNELS = ("add", "mul", "cast", "gelu", "dropout", "softmax", "clone", "layer_norm", "rms_norm", "attention")
-"""Calls that run one kernel, in both directions or nearly."""
-_VIEWS = ("view", "transpose", "slice")
-_MODULE_VIEWS = 6.0
-"""A module costs as much CPU time as this many views, beyond its ops: fitted by least squares to the forward passes of
-24 small models whose kernels take no time."""
-_BACKWARD_VIEW = 1.4
-"""A view's backward in a step costs this many forward views (fitted likewise; a chain of views alone takes longer)."""
-_OPTIMIZER_IN_STEP = 2.3
-"""An optimizer that runs once per step is slower than one in a loop by this factor (fitted likewise)."""
-_FURTHER_KERNEL = 0.5
-"""Kernels that one op launches after its first cost this share of an op: no dispatch, only the launch."""
-_RECOMPUTE = 1.6
-"""A forward pass that is run again costs more: Python hooks see every tensor that is saved. Fitted to the zoo."""
 _HOOKED = "aten.detach.default"
-"""What a hook does to each saved tensor in a planned block's forward. torch's own checkpointing spends as much there in
-hooks that no op shows: counting these would make the one look slower than the other."""
-_ADAMW_LISTED = 13
-"""Tensors per parameter in the lists of AdamW's multi-tensor calls, and the number of those calls."""
-_ADAMW_CALLS = 9
+"""What a hook does to each saved tensor. In a planned block's forward it is not charged: torch's own checkpointing
+spends as much there in hooks that no op shows, and charging it would make the one look slower than the other."""
+_ROUNDS = 2000
+
+Charge = tuple[str, int]
+"""What is charged (a field of `HostCosts` less "_ns"), and how often."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """Nanoseconds of CPU time per call."""
+    """Nanoseconds of CPU time per charge."""
 
     forward_kernel_ns: int
     forward_view_ns: int
     module_ns: int
     backward_kernel_ns: int
     backward_view_ns: int
+    further_kernel_ns: int
+    """A kernel that an op launches after its first: no dispatch, only the launch."""
+    recompute_ns: int
+    """What a kernel of a checkpointed region costs beyond a forward kernel: hooks see every tensor that is saved."""
+    checkpoint_ns: int
+    """Per checkpointed region, in forward and backward together: states of random number generators, contexts."""
     optimizer_call_ns: int
     optimizer_tensor_ns: int
+    fast_percent: int
+    slow_percent: int
+    """Between these percentages of the usual time lay nine tenths of the steps that were timed."""
 
 
-def reduce_host(timings: Mapping[str, Mapping[str, float]]) -> dict[str, int]:
-    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed."""
-    forward, backward, optimizer = timings["forward"], timings["backward"], timings["optimizer"]
-    view_ns = statistics.median(forward[kind] for kind in _VIEWS)
-    per_parameter_ns = (optimizer["adamw_400"] - optimizer["adamw_10"]) / 390
-    calls_ns = optimizer["adamw_10"] - 10 * per_parameter_ns
-    costs = {
-        "forward_kernel_ns": statistics.median(forward[kind] for kind in _KERNELS),
-        "forward_view_ns": view_ns,
-        "module_ns": _MODULE_VIEWS * view_ns,
-        "backward_kernel_ns": statistics.median(backward[kind] for kind in _KERNELS),
-        "backward_view_ns": _BACKWARD_VIEW * view_ns,
-        "optimizer_call_ns": _OPTIMIZER_IN_STEP * max(calls_ns, 0) / _ADAMW_CALLS,
-        "optimizer_tensor_ns": _OPTIMIZER_IN_STEP * per_parameter_ns / _ADAMW_LISTED,
-    }
-    return {name: round(value) for name, value in costs.items()}
+KINDS = tuple(field.name.removesuffix("_ns") for field in fields(HostCosts) if field.name.endswith("_ns"))
 
 
-def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
-    """CPU time before each op's kernels are in the queue; `kernels` says how many it has, 0 for a view."""
-    times = []
+def charges(ops: Sequence[Op], kernels: Sequence[int]) -> Iterator[tuple[Charge, ...]]:
+    """What each op is charged for; `kernels` says how many it launches, 0 for a view."""
     module = ""
-    for op, count in zip(ops, kernels, strict=True):
-        further_ns = round(max(count - 1, 0) * _FURTHER_KERNEL * host.forward_kernel_ns)
+    regions = _checkpointed(ops)
+    for index, (op, count) in enumerate(zip(ops, kernels, strict=True)):
+        further = ("further_kernel", max(count - 1, 0))
         if op.name == _HOOKED and op.phase is Phase.FORWARD:
-            times.append(0)
+            yield ()
             continue
         if op.phase is Phase.OPTIMIZER:
             listed = sum(len(value) for value in op.args if isinstance(value, tuple) and _is_tensor_list(value))
-            times.append(host.optimizer_call_ns + listed * host.optimizer_tensor_ns)
+            yield ("optimizer_call", 1), ("optimizer_tensor", listed)
         elif op.phase is Phase.BACKWARD:
-            times.append(further_ns + (host.backward_kernel_ns if count else host.backward_view_ns))
+            yield ("backward_kernel" if count else "backward_view", 1), further
         else:
-            entered = host.module_ns if op.module != module else 0
-            forward_ns = entered + further_ns + (host.forward_kernel_ns if count else host.forward_view_ns)
-            times.append(round(_RECOMPUTE * forward_ns) if op.phase is Phase.RECOMPUTE else forward_ns)
+            entered = ("module", int(op.module != module))
+            own: tuple[Charge, ...] = (entered, ("forward_kernel" if count else "forward_view", 1), further)
+            if index in regions:
+                own = (*own, ("recompute", int(count > 0)), ("checkpoint", int(regions[index])))
+            yield own
         module = op.module
-    return tuple(times)
+
+
+def _checkpointed(ops: Sequence[Op]) -> dict[int, bool]:
+    """The ops that torch's checkpointing runs again, and whether each is the first of its region.
+
+    It calls modules; the replay of a plan calls none, so all of its ops have the module that asked for them.
+    """
+    found: dict[int, bool] = {}
+    region: list[int] = []
+    for index, op in enumerate((*ops, None)):
+        if op is not None and op.phase is Phase.RECOMPUTE:
+            region.append(index)
+        elif op is None or op.name != _HOOKED:  # hooks run between the ops of a region
+            if len({ops[member].module for member in region}) > 1:
+                found |= {member: member == region[0] for member in region}
+            region = []
+    return found
+
+
+def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
+    """CPU time before each op's kernels are in the queue."""
+    cost_ns = {kind: getattr(host, f"{kind}_ns") for kind in KINDS}
+    return tuple(sum(cost_ns[kind] * count for kind, count in charged) for charged in charges(ops, kernels))
+
+
+def further_times_ns(kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
+    """The part of each op's CPU time that comes after its first kernel is in the queue."""
+    return tuple(max(count - 1, 0) * host.further_kernel_ns for count in kernels)
+
+
+def count_charges(ops: Sequence[Op], kernels: Sequence[int]) -> dict[str, dict[str, int]]:
+    """How often each thing is charged, by what is timed: forward, backward with what runs again in it, optimizer."""
+    totals: dict[str, Counter[str]] = {"forward": Counter(), "backward": Counter(), "optimizer": Counter()}
+    for op, charged in zip(ops, charges(ops, kernels), strict=True):
+        part = "backward" if op.phase is Phase.RECOMPUTE else op.phase.value
+        for kind, count in charged:
+            totals[part][kind] += count
+    return {part: {kind: count for kind, count in total.items() if count} for part, total in totals.items()}
+
+
+def reduce_host(timings: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
+    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed: per model and phase, times and charges.
+
+    Checkpointing's own part of a forward pass is no op's; it is moved to the regions that are run again.
+    """
+    rows: list[tuple[Mapping[str, int], float]] = []
+    spread: list[float] = []
+    for model in timings.values():
+        counts, times = model["charges"], model["times_ns"]
+        assert isinstance(counts, Mapping)
+        assert isinstance(times, Mapping)
+        usual = {part: statistics.median(found) for part, found in times.items()}
+        spread += [one / usual[part] for part, found in times.items() for one in found]
+        if counts["backward"].get("checkpoint"):
+            together = Counter[str](counts["forward"]) + Counter[str](counts["backward"])
+            rows.append((together, usual["forward"] + usual["backward"]))
+        else:
+            rows += [(counts[part], usual[part]) for part in ("forward", "backward")]
+        rows.append((counts["optimizer"], usual["optimizer"]))
+    costs = _least_squares(rows)
+    spread.sort()
+    low, high = spread[len(spread) // 20], spread[-1 - len(spread) // 20]
+    return {f"{kind}_ns": round(cost) for kind, cost in costs.items()} | {
+        "fast_percent": round(100 * low),
+        "slow_percent": round(100 * high),
+    }
+
+
+def _least_squares(rows: Sequence[tuple[Mapping[str, int], float]]) -> dict[str, float]:
+    """Costs that are not negative, with the smallest sum of squared relative errors, one after the other."""
+    costs = dict.fromkeys(KINDS, 0.0)
+    shares = [{kind: count / time_ns for kind, count in counts.items()} for counts, time_ns in rows]
+    rest = [1.0] * len(rows)
+    for _ in range(_ROUNDS):
+        for kind in KINDS:
+            own = [share.get(kind, 0.0) for share in shares]
+            weight = sum(share * share for share in own)
+            if weight:
+                change = sum(share * left for share, left in zip(own, rest, strict=True)) / weight
+                change = max(change, -costs[kind])
+                costs[kind] += change
+                rest = [left - change * share for share, left in zip(own, rest, strict=True)]
+    return costs
 
 
 def _is_tensor_list(value: tuple[object, ...]) -> bool:

@@ -1,20 +1,30 @@
 """`Table`: measured ratios at scattered coordinates, and the ratio anywhere between them.
 
 In: points (coordinates, ratio of measured to ideal time). Out: the ratio at a coordinate: the measured one where it was
-measured, otherwise the mean of the nearest measurements, weighted by the inverse of their distance. Coordinates are
-log2 of sizes, so a distance of 1 is a factor of 2. Beyond the measured range the nearest points speak.
+measured, otherwise that of a plane through the logarithms of the nearest measurements, the nearest counting most.
+Coordinates are log2 of sizes, so a distance of 1 is a factor of 2, and a plane is a power law. Slopes are held back, so
+that few points make none, and the ratio stays between the smallest and the largest of the neighbours'.
+
+How many neighbours, which weights and how much slopes are held back were chosen by leaving each of the H200's samples
+out and predicting it from the others: the median error is 5.8%, 7.7% without slopes.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, log
 
-NEIGHBOURS = 6
+NEIGHBOURS = 12
 SMOOTH_NEIGHBOURS = 24
 _POWER = 1.5  # of the squared distance
 _SAME = 1e-4
+_HOLD = 0.1
+"""Added to the neighbours' spread along each coordinate, in doublings squared, when slopes are computed."""
+
+_Near = tuple[float, tuple[float, ...], float]
+"""Squared distance, coordinates, ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +38,13 @@ class Table:
         return self._around(coordinates, excluded=None)
 
     def _around(self, coordinates: tuple[float, ...], excluded: tuple[float, ...] | None) -> float:
-        candidates = ((_distance(point, coordinates), ratio) for point, ratio in self.points if point != excluded)
+        candidates = (
+            (_distance(point, coordinates), point, ratio) for point, ratio in self.points if point != excluded
+        )
         nearest = heapq.nsmallest(NEIGHBOURS, candidates)
         if nearest[0][0] < _SAME:
-            return nearest[0][1]
-        weights = [distance**-_POWER for distance, _ in nearest]
-        total = sum(weight * log(ratio) for weight, (_, ratio) in zip(weights, nearest, strict=True))
-        return exp(total / sum(weights))
+            return nearest[0][2]
+        return exp(_on_plane(nearest, [distance**-_POWER for distance, _, _ in nearest], coordinates))
 
     def without_sags(self) -> Table:
         """Points that are slower than their neighbours suggest take the neighbours' ratio."""
@@ -42,12 +52,55 @@ class Table:
 
     def smooth_ratio(self, coordinates: tuple[float, ...]) -> float:
         """The same from a wide neighbourhood: the level of such ops, without the steps of one GPU's kernels."""
-        nearest = heapq.nsmallest(
-            SMOOTH_NEIGHBOURS, ((_distance(point, coordinates), ratio) for point, ratio in self.points)
+        candidates = ((_distance(point, coordinates), point, ratio) for point, ratio in self.points)
+        nearest = heapq.nsmallest(SMOOTH_NEIGHBOURS, candidates)
+        return exp(_on_plane(nearest, [1 / (1 + distance) for distance, _, _ in nearest], coordinates))
+
+
+def _on_plane(near: Sequence[_Near], weights: Sequence[float], at: tuple[float, ...]) -> float:
+    """The logarithm of the ratio at `at` by weighted least squares with slopes held back."""
+    total = sum(weights)
+    shares = [weight / total for weight in weights]
+    values = [log(ratio) for _, _, ratio in near]
+    level = sum(share * value for share, value in zip(shares, values, strict=True))
+    middle = [
+        sum(share * point[axis] for share, (_, point, _) in zip(shares, near, strict=True)) for axis in range(len(at))
+    ]
+    offsets = [[coordinate - mean for coordinate, mean in zip(point, middle, strict=True)] for _, point, _ in near]
+    varying = [axis for axis in range(len(at)) if any(abs(offset[axis]) > _SAME for offset in offsets)]
+    spread = [
+        [
+            sum(share * offset[row] * offset[column] for share, offset in zip(shares, offsets, strict=True))
+            + (_HOLD if row == column else 0.0)
+            for column in varying
+        ]
+        for row in varying
+    ]
+    trend = [
+        sum(
+            share * offset[axis] * (value - level) for share, offset, value in zip(shares, offsets, values, strict=True)
         )
-        weights = [1 / (1 + distance) for distance, _ in nearest]
-        total = sum(weight * log(ratio) for weight, (_, ratio) in zip(weights, nearest, strict=True))
-        return exp(total / sum(weights))
+        for axis in varying
+    ]
+    slopes = _solve(spread, trend)
+    found = level + sum(slope * (at[axis] - middle[axis]) for slope, axis in zip(slopes, varying, strict=True))
+    return min(max(found, min(values)), max(values))
+
+
+def _solve(matrix: list[list[float]], right: list[float]) -> list[float]:
+    """The solution for a matrix that is positive definite, so that elimination needs no pivots."""
+    size = len(right)
+    for row in range(size):
+        for below in range(row + 1, size):
+            factor = matrix[below][row] / matrix[row][row]
+            for column in range(row, size):
+                matrix[below][column] -= factor * matrix[row][column]
+            right[below] -= factor * right[row]
+    solution = [0.0] * size
+    for row in reversed(range(size)):
+        known = sum(matrix[row][column] * solution[column] for column in range(row + 1, size))
+        solution[row] = (right[row] - known) / matrix[row][row]
+    return solution
 
 
 def _distance(point: tuple[float, ...], other: tuple[float, ...]) -> float:

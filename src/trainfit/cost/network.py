@@ -1,12 +1,13 @@
 """What joins the GPUs of a training job, and how long a collective takes over it. No torch.
 
 In: a `Gpu`, how many of them are in a node, and rates that the user knows better. Out: a `Network`; and by
-`collective_ns` the time of a collective of so many bytes among given ranks.
+`collective_ns` the time of a collective of so many bytes among so many ranks.
 
 A collective takes latency + bytes / bandwidth under the best of the algorithms and protocols that NCCL chooses among.
 The formulas are those of NCCL's tuning.cc as torch's comm_analysis.py has them, its constants included; what differs:
 NVLS (reduction in the NVSwitch) is added for all-reduce in one node, and a ring across nodes runs at the sum of the
-node's network cards, since each of its channels crosses by another card. Not measured: this project's GPU is alone.
+node's network cards, since each of its channels crosses by another card. docs/several-gpus.md has them beside what
+others measured; a profile that has collectives of the machine itself corrects them (`measured_collectives`).
 """
 
 from __future__ import annotations
@@ -50,6 +51,13 @@ class Network:
     ll_most_gb_per_s: float
     nvls_share: float | None
     """What all-reduce in the switch gets of the links' rate; None where there is no such switch."""
+    intra_is_given: bool = False
+    inter_is_given: bool = False
+    """Whether the user said the rate, which then stands for whatever was measured."""
+
+    def nodes_of(self, ranks: Sequence[int]) -> int:
+        """How many nodes the ranks are in."""
+        return len({rank // self.gpus_per_node for rank in ranks})
 
 
 def network_of(
@@ -74,15 +82,15 @@ def network_of(
         link="nvlink" if has_nvlink else "pcie",
         ll_most_gb_per_s=_LL_MOST_GB_PER_S.get(major, _LL_MOST_GB_PER_S[8]),
         nvls_share=_NVLS_SHARE.get(major) if has_nvlink and gpu.vendor == "nvidia" else None,
+        intra_is_given=intra_gb_per_s is not None,
+        inter_is_given=inter_gb_per_s is not None,
     )
 
 
-def collective_ns(reduces_to_all: bool, nbytes: int, ranks: Sequence[int], network: Network) -> float:
+def collective_ns(reduces_to_all: bool, nbytes: int, num_ranks: int, num_nodes: int, network: Network) -> float:
     """The time of a collective whose whole buffer has `nbytes`: an all-reduce, or one that moves it once."""
-    num_ranks = len(ranks)
     if num_ranks < 2 or nbytes == 0:
         return 0.0
-    num_nodes = len({rank // network.gpus_per_node for rank in ranks})
     rate = network.intra_gb_per_s
     if num_nodes > 1:
         rate = min(rate if num_ranks > num_nodes else inf, num_ranks / num_nodes * network.inter_gb_per_s)

@@ -32,14 +32,19 @@ class OpCost:
 
     time_ns: int
     rule: str
-    """The table that priced it; "roofline" when no rule knows the op, "collective" when it is one, "free" when the GPU
-    does nothing."""
+    """The table that priced it; "roofline" when no rule knows the op, "collective" or "measured collective" when it is
+    one, "free" when the GPU does nothing."""
     arithmetic_ns: float
     """What its operations would take at the datasheet's rate."""
     kernels: int
     """How many kernels it launches, about."""
     overlap: float = 1.0
     """How many of them run at once on average, on streams of a library's own: their times add up to `kernel_ns`."""
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether the network does it, and no kernel waits for it to compute."""
+        return self.rule in (collectives.COLLECTIVE, collectives.MEASURED_COLLECTIVE)
 
     @property
     def kernel_ns(self) -> int:
@@ -98,8 +103,9 @@ def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
 
 def _price(op: Op, pricing: Pricing) -> OpCost:
     if collectives.is_collective(op):
-        collective_ns = collectives.time_ns(op, pricing.network or network_of(pricing.gpu))
-        return OpCost(round(collective_ns), collectives.COLLECTIVE, 0.0, 1)
+        measured = pricing.profile.collectives if pricing.is_measured else ()
+        collective_ns, rule = collectives.time_ns(op, pricing.network or network_of(pricing.gpu), measured)
+        return OpCost(round(collective_ns), rule, 0.0, 1)
     op = collectives.as_copy(op)
     candidates = works(op, pricing.gpu.num_sms)
     if not candidates:

@@ -21,16 +21,20 @@ from trainfit.cost.classify import ROOFLINE, works
 from trainfit.cost.described import read_op
 from trainfit.cost.host import HostCosts, reduce_host
 from trainfit.cost.interpolate import Table
+from trainfit.cost.measured_collectives import CollectiveTable, parse_collectives
 from trainfit.errors import BadProfile, UnknownGpu
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.records import Phase
 
-SCHEMA = 2
+SCHEMA = 3
 SHIPPED = ("h200",)
 """GPUs whose measured profile comes with the package; the first one's efficiencies serve for all others."""
 _RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
 _POWER_LIMITED = ("mm bfloat16", "mm float16", "addmm bfloat16", "addmm float16")
 """Products that draw so much power that the clock sags after a stretch of them; it never rises above its own speed."""
+_COMPUTING = ("mm ", "addmm ", "bmm ", "baddbmm ", "_grouped_mm ", "attention ", "convolution ", "_cudnn_rnn")
+"""Ops whose kernels a library chooses: a larger one may be faster (some of cuDNN's grouped convolutions by a factor of
+nine), so their times stay as measured."""
 _NO_OVERLAP = 1.03
 """Kernels on one stream overlap by as much where one begins while the last blocks of another run."""
 _HINT = "write one with 'trainfit calibrate -o my_gpu.json' on that GPU"
@@ -45,6 +49,8 @@ class Profile:
     torch_version: str
     tables: Mapping[str, Table]
     host: HostCosts
+    collectives: tuple[CollectiveTable, ...] = ()
+    """What was measured among several ranks; empty where there was one."""
 
 
 def reduce_samples(
@@ -87,7 +93,8 @@ class _Measured(NamedTuple):
 
 def _points(rule: str, found: Mapping[tuple[float, ...], list[_Measured]]) -> list[list[float]]:
     middle = {place: sorted(runs)[len(runs) // 2] for place, runs in sorted(found.items())}
-    middle = _never_faster_when_larger(middle)
+    if not rule.startswith(_COMPUTING):
+        middle = _never_faster_when_larger(middle)
     table = Table(tuple((place, run.time_ns / run.ideal_ns) for place, run in middle.items() if run.time_ns > 0))
     if rule.startswith(_POWER_LIMITED) and len(table.points) > 1:
         table = table.without_sags()
@@ -126,11 +133,15 @@ def _short(value: float) -> float:
 
 def write_profile(path: Path, profile: Mapping[str, Any]) -> None:
     """One line per table, so that two profiles can be compared."""
-    head = {key: value for key, value in profile.items() if key != "tables"}
+    head = {key: value for key, value in profile.items() if key not in ("tables", "collectives")}
     lines = ",\n  ".join(
         f"{json.dumps(rule)}: {json.dumps(points, separators=(',', ':'))}" for rule, points in profile["tables"].items()
     )
-    path.write_text(f'{json.dumps(head, indent=1)[:-2]},\n "tables": {{\n  {lines}\n }}\n}}\n')
+    collectives = ""
+    if profile.get("collectives"):
+        rows = ",\n  ".join(json.dumps(table, separators=(",", ":")) for table in profile["collectives"])
+        collectives = f',\n "collectives": [\n  {rows}\n ]'
+    path.write_text(f'{json.dumps(head, indent=1)[:-2]}{collectives},\n "tables": {{\n  {lines}\n }}\n}}\n')
 
 
 def load_profile(path: Path | str) -> Profile:
@@ -157,7 +168,8 @@ def parse_profile(text: str, name: str) -> Profile:
         rates = {rate: content["rates"][rate] for rate in _RATES}
         tables = {rule: _table(points) for rule, points in content["tables"].items()}
         host = HostCosts(**{str(kind): int(value) for kind, value in content["host"].items()})
-        return Profile(replace(gpu, **rates), str(content["torch"]), tables, host)
+        collectives = parse_collectives(content.get("collectives", ()))
+        return Profile(replace(gpu, **rates), str(content["torch"]), tables, host, collectives)
     except UnknownGpu as error:
         raise BadProfile(
             f"{name} is of a GPU that trainfit does not know: {content['gpu']!r}", hint=error.hint

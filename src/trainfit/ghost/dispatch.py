@@ -20,6 +20,8 @@ from trainfit import torch_compat
 from trainfit.ghost import collectives
 from trainfit.ghost.answers import answer_scalar
 from trainfit.ghost.kernels import GHOST_KERNELS
+from trainfit.ghost.shapes import Shapes
+from trainfit.ghost.shards import on_shards
 from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import META, Ghost, inside_kernel
 from trainfit.ghost.values import follow, is_known, known_value, learn
@@ -44,6 +46,7 @@ class GhostMode(torch_compat.DispatchMode):
         self.listener: OpListener | None = None
         self.resize_listener: ResizeListener | None = None
         self.streams = Streams()
+        self._shapes = Shapes()
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -51,7 +54,9 @@ class GhostMode(torch_compat.DispatchMode):
         if torch_compat.is_fake_mode_on():
             return func(*args, **(kwargs or {}))  # somebody asks for shapes only (DTensor does so of whole tensors)
         if types and any(not issubclass(kind, Ghost) for kind in types):
-            return NotImplemented
+            with self:
+                done = on_shards(func, args, kwargs or {})
+            return NotImplemented if done is None else done[0]
         kwargs = dict(kwargs) if kwargs else {}
         device = kwargs.get("device")
         if device is not None:
@@ -78,7 +83,7 @@ class GhostMode(torch_compat.DispatchMode):
         kernel = GHOST_KERNELS.get(func, func)
         replaced = [w.untyped_storage() for w in args[0]] if func is aten._cudnn_rnn_flatten_weight.default else []
         with inside_kernel():
-            result = _wrap(kernel(*args, **kwargs))
+            result = _wrap(self._shapes.run(func, kernel, args, kwargs))
         follow(func, args, kwargs, result)
         _state_answers(func, args, result)
         if self.listener is not None:

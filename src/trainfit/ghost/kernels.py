@@ -249,7 +249,16 @@ def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, t
     return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
 
 
+def _square_roots(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Torch's own rule for these lists is Python, and every step of Adam has one as long as the parameters."""
+    if not all(tensor.dtype.is_floating_point for tensor in tensors):
+        return aten._foreach_sqrt.default(tensors)
+    return [torch.empty_like(tensor) for tensor in tensors]
+
+
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.zeros_like.default: aten.empty_like.default,
+    aten._foreach_sqrt.default: _square_roots,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._thnn_fused_gru_cell.default: _gru_cell,

@@ -6,8 +6,6 @@ autograd engine and the device guards need no GPU. Python's view of the device s
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -73,13 +71,15 @@ class Ghost(torch.Tensor):
         return copy  # type: ignore[return-value]
 
 
-@contextlib.contextmanager
-def inside_kernel() -> Iterator[None]:
+class inside_kernel(torch_compat.MetaKernels):
     """Meta kernels run here: no dispatch modes, and ghosts say they are on meta."""
-    before = _Where.in_kernel
-    with torch_compat.meta_kernels():
-        _Where.in_kernel = True
-        try:
-            yield
-        finally:
-            _Where.in_kernel = before
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._before, _Where.in_kernel = _Where.in_kernel, True
+
+    def __exit__(self, *error: object) -> None:
+        _Where.in_kernel = self._before
+        super().__exit__(*error)

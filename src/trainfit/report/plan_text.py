@@ -31,6 +31,7 @@ def plan_view(plan: Plan) -> RenderableType:
         Padding(_decisions(plan), (0, 0, 0, 2)),
         "",
         Text(f"the peak is in {moment.phase.value}, at {moment.op}{where}"),
+        *([Text(_gap(plan))] if plan.decisions else []),
     )
 
 
@@ -75,6 +76,13 @@ def _verdict(plan: Plan) -> Text:
     sizes = f"{format_bytes(peak_bytes)} of {format_bytes(plan.budget_bytes)} {plan.memory}"
     share = f"{100 * peak_bytes / plan.budget_bytes:.1f}%"
     return Text.assemble((plan.status, "bold green"), f" on {plan.gpu}: {sizes} ({share}), gap {100 * plan.gap:.2f}%")
+
+
+def _gap(plan: Plan) -> str:
+    """What the gap is relative to."""
+    bound = f"no plan that allocates at most {format_bytes(plan.budget_bytes)} is faster by more"
+    wasted = f"; what {plan.allocator} segments waste is left out" if plan.memory == "reserved" else ""
+    return f"gap {100 * plan.gap:.2f}%: {bound}{wasted}"
 
 
 def _comparison(plan: Plan) -> Table:

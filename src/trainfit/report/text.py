@@ -109,7 +109,8 @@ def _time_facts(time: TimeEstimate) -> Table:
     table.add_row("GPU busy", f"{time.gpu_busy_ms:.1f} ms, MFU {100 * time.mfu:.1f}%")
     if time.communication_ms:
         exposed = f"{time.exposed_communication_ms:.1f} ms of them exposed"
-        table.add_row("communication", f"{time.communication_ms:.1f} ms of collectives, {exposed}")
+        source = ", as the profile measured" if time.communication_source == "profile" else ""
+        table.add_row("communication", f"{time.communication_ms:.1f} ms of collectives{source}, {exposed}")
     rates = ((time.tokens_per_second, "tokens/s"), (time.samples_per_second, "samples/s"))
     throughput = ", ".join(f"{rate:,.1f} {unit}" for rate, unit in rates if rate is not None)
     if throughput:

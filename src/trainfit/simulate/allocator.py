@@ -36,7 +36,7 @@ _SMALL_SEGMENT_BYTES = 2 * _MIB
 _LARGE_SEGMENT_BYTES = 20 * _MIB
 _OWN_SEGMENT_FROM_BYTES = 10 * _MIB
 _SEGMENT_UNIT_BYTES = 2 * _MIB
-_FIRST_RANGE_BYTES = 512 * _MIB
+_FIRST_PLACES_BYTES = (408 * _MIB, 22 * _MIB)
 _RANGE_UNIT_BYTES = 32 * _MIB
 # Addresses are compared only within a pool; expandable pools are kept apart so that an address names one block.
 _POOL_ADDRESS_SPACE_BYTES = 2**48
@@ -115,12 +115,15 @@ class CachingAllocator:
 class _DriverAddresses:
     """Where cudaMalloc puts segments, as recordings show it (tests/data; H200, Linux).
 
-    A first range of 512 MiB is filled upwards. After that every range lies below the one before; it is a multiple of
-    32 MiB, and what a segment leaves of it is filled upwards by later ones that fit. The lowest place is taken.
+    Of a first range of 512 MiB the driver keeps some (the context, code of kernels); what it leaves, 408 MiB and above
+    them 22 MiB, is filled upwards. After that every range lies below the one before; it is a multiple of 32 MiB, and
+    what a segment leaves of it is filled upwards by later ones that fit. The lowest place is taken.
     """
 
     def __init__(self) -> None:
-        self._places = [(0, _FIRST_RANGE_BYTES)]  # (address, bytes) of what is left of each range
+        lower_bytes, upper_bytes = _FIRST_PLACES_BYTES
+        # (address, bytes) of what is left of each range; the driver's part keeps the first two from being one.
+        self._places = [(0, lower_bytes), (lower_bytes + _MIB, upper_bytes)]
         self._lowest_address = 0
 
     def reserve(self, segment_bytes: int) -> int:

@@ -29,6 +29,7 @@ from trainfit.records import (
     Op,
     Phase,
     Section,
+    Storage,
     TimelinePoint,
     Trace,
 )
@@ -172,7 +173,9 @@ def _moments(trace: Trace, section: Section, hidden: HiddenMemory) -> list[_Mome
     end = 0
     while end < len(events) and (events[end].op < section.first_op or not has_ops):
         end += 1
-    actions = _traced_actions(trace, events[:end])  # between ops: before the first one, or in a section without any
+    actions = traced_actions(
+        trace.storages, events[:end]
+    )  # between ops: before the first one, or in a section without any
     if not has_ops:
         return [_Moment(None, actions)] if actions else []
     moments = []
@@ -180,7 +183,7 @@ def _moments(trace: Trace, section: Section, hidden: HiddenMemory) -> list[_Mome
         start = end
         while end < len(events) and events[end].op == op_index:
             end += 1
-        actions += _op_actions(trace, op_index, events[start:end], hidden)
+        actions += op_actions(trace.ops[op_index], events[start:end], trace.storages, hidden)
         if actions:
             moments.append(_Moment(op_index, actions))
             actions = []
@@ -192,17 +195,19 @@ def _moments(trace: Trace, section: Section, hidden: HiddenMemory) -> list[_Mome
     return moments
 
 
-def _op_actions(trace: Trace, op_index: int, events: Sequence[MemoryEvent], hidden: HiddenMemory) -> list[Action]:
-    op = trace.ops[op_index]
+def op_actions(
+    op: Op, events: Sequence[MemoryEvent], storages: Sequence[Storage], hidden: HiddenMemory
+) -> list[Action]:
+    """What happens to memory around one op, whose traced events these are."""
     num_outputs = next((index for index, event in enumerate(events) if not event.is_alloc), len(events))
-    outputs = _traced_actions(trace, events[:num_outputs])
+    outputs = traced_actions(storages, events[:num_outputs])
     actions, temporaries = _interleaved(outputs, hidden.temporaries(op), op.stream)
     # A BLAS handle belongs to a thread, its workspaces to the handle; autograd runs backward in a thread of its own.
     thread = "autograd" if op.phase in _AUTOGRAD_PHASES else "main"
     for library, nbytes in hidden.workspaces(op):
         actions.append(Action(f"{thread} {library} workspace", nbytes, _CATEGORY_INDEX[Category.WORKSPACES], True))
     actions += [action._replace(is_alloc=False) for action in reversed(temporaries)]
-    return actions + _traced_actions(trace, events[num_outputs:])
+    return actions + traced_actions(storages, events[num_outputs:])
 
 
 def _interleaved(outputs: Sequence[Action], steps: Sequence[int], stream: int) -> tuple[list[Action], list[Action]]:
@@ -224,10 +229,11 @@ def _interleaved(outputs: Sequence[Action], steps: Sequence[int], stream: int) -
     return actions, live
 
 
-def _traced_actions(trace: Trace, events: Sequence[MemoryEvent]) -> list[Action]:
+def traced_actions(storages: Sequence[Storage], events: Sequence[MemoryEvent]) -> list[Action]:
+    """The events as actions; empty storages take no memory."""
     actions = []
     for event in events:
-        storage = trace.storages[event.storage]
+        storage = storages[event.storage]
         if storage.nbytes > 0:
             category_index = _CATEGORY_INDEX[storage.category]
             actions.append(Action(event.storage, storage.nbytes, category_index, event.is_alloc, event.stream))

@@ -1,6 +1,7 @@
 """Plays a step on two kinds of queue: the CPU issues ops one after the other, the GPU's streams run kernels in order.
 
-In: the ops, per op the CPU time to issue it and the GPU time to run it. Out: a `StepTime`.
+In: the ops, per op the CPU time to issue it and the GPU time to run it; for ops of many kernels also how much of the
+CPU's time comes after the first kernel is in the queue. Out: a `StepTime`.
 
 A kernel starts when it has been issued, its stream is free, and what the stream was told to wait for is done:
 start = max(issued, end of the stream's previous kernel, ends of what it waits for). An op that reads a value back makes
@@ -22,8 +23,13 @@ READS_BACK = frozenset({"aten._local_scalar_dense.default", "aten.item.default",
 """Ops whose result the CPU needs."""
 
 
-def simulate_time(ops: Sequence[Op], issue_ns: Sequence[int], gpu_ns: Sequence[int]) -> StepTime:
-    """The step's timeline; an op whose GPU time is 0 launches nothing. What ran before the step is done."""
+def simulate_time(
+    ops: Sequence[Op], issue_ns: Sequence[int], gpu_ns: Sequence[int], further_ns: Sequence[int] | None = None
+) -> StepTime:
+    """The step's timeline; an op whose GPU time is 0 launches nothing. What ran before the step is done.
+
+    `further_ns` is the part of `issue_ns` that goes by while the op's first kernels may already run; none by default.
+    """
     host_now_ns = host_ns = done_ns = 0
     free_at_ns: dict[int, int] = {}
     phase_ns: dict[Phase, int] = {}
@@ -38,8 +44,9 @@ def simulate_time(ops: Sequence[Op], issue_ns: Sequence[int], gpu_ns: Sequence[i
         host_ns += issue
         end_ns = host_now_ns
         if duration:
-            start_ns = max(host_now_ns, free_at_ns.get(stream, -KERNEL_GAP_NS) + KERNEL_GAP_NS)
-            end_ns = free_at_ns[stream] = start_ns + duration
+            launched_ns = host_now_ns - (further_ns[index] if further_ns is not None else 0)
+            start_ns = max(launched_ns, free_at_ns.get(stream, -KERNEL_GAP_NS) + KERNEL_GAP_NS)
+            end_ns = free_at_ns[stream] = max(start_ns + duration, host_now_ns)
         if op.name in READS_BACK:
             end_ns = host_now_ns = max(host_now_ns, free_at_ns.get(stream, 0))
         ends_ns.append(end_ns)

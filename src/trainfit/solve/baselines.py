@@ -36,7 +36,9 @@ def greedy(problem: Problem, budget_bytes: int) -> Choice | None:
                     moves.append((freed / max(1, then.recompute_ns - now.recompute_ns), -block))
             if not moves:
                 return
-            options[-max(moves)[1]] += 1
+            chosen = -max(moves)[1]
+            for block in problem.tied_to(chosen):
+                options[block] += 1
             yield tuple(options)
 
     return _first_within(problem, budget_bytes, steps())

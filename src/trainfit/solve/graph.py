@@ -42,6 +42,7 @@ class BlockGraph:
     is_opaque: tuple[bool, ...]  # by op: never replayed
     is_cast: tuple[bool, ...]  # by value: a parameter in another dtype, which autocast holds until forward ends
     requires: tuple[tuple[int, int], ...]  # (op, another that is replayed if it is)
+    hidden_ns: int = 0  # so much of a replay runs while the GPU would wait for communication anyway
 
     @property
     def saved_bytes(self) -> int:
@@ -54,8 +55,10 @@ class BlockGraph:
         return sum(self.nbytes[value] for value in self.needed if self.is_cast[value])
 
 
-def build_graph(program: BlockProgram, time_ns: Sequence[int], resident: Collection[int] | None = None) -> BlockGraph:
-    """The graph of `program`, whose ops take `time_ns`.
+def build_graph(
+    program: BlockProgram, time_ns: Sequence[int], resident: Collection[int] | None = None, hidden_ns: int = 0
+) -> BlockGraph:
+    """The graph of `program`, whose ops take `time_ns`, `hidden_ns` of which cost nothing.
 
     `resident` are the inputs and outputs that are there at the end of forward in any case; all of them when None.
     """
@@ -85,6 +88,7 @@ def build_graph(program: BlockProgram, time_ns: Sequence[int], resident: Collect
         is_opaque=tuple(op in opaque for op in range(len(program.ops))),
         is_cast=tuple(maker is not None and _is_cast(program, program.ops[maker]) for maker in makers),
         requires=_requires(program),
+        hidden_ns=hidden_ns,
     )
 
 

@@ -1,6 +1,7 @@
 """`BaseMemory`: the memory of the step with nothing recomputed, arranged by what a plan can change about it.
 
-In: the `Trace` of the unplanned step and the names of its blocks. Out: bytes by position. A position p from 0 to the
+In: the `Trace` of the unplanned step, its blocks and their programs. Out: bytes by position. A block that is called
+several times is there once for each call, if its program is found in the trace as often. A position p from 0 to the
 number of blocks says that the first p blocks, in forward order, are done with forward and not yet in backward: what
 they drop is not there. So a plan's memory is that of the unplanned step, less the drops of the first p blocks, plus
 what the replay of block p adds while it is under way:
@@ -11,17 +12,18 @@ what the replay of block p adds while it is under way:
     backward[p]  the most bytes from the start of block p's backward to the start of the next one's
     start[p]     the bytes right before block p's backward starts, when its replay begins
 
-Where blocks overlap (one is used twice, or inside another) only the first p that are all between forward and backward
-count, which can only make the model too large, never too small. Sizes are rounded as the allocator does, and kernels'
-temporaries are added; what the allocator wastes is not here, and nor are workspaces, which stay: the exact simulation,
-which judges every plan, has the last word.
+Where blocks overlap (one is inside another, or is called twice and does something else each time) only the first p that
+are all between forward and backward count, which can only make the model too large, never too small. Sizes are rounded
+as the allocator does, and kernels' temporaries are added; what the allocator wastes is not here, and nor are
+workspaces, which stay: the exact simulation, which judges every plan, has the last word.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from bisect import bisect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from trainfit.records import LAST_OUTPUT, OUTPUT, BlockProgram, Op, Phase, Section, Trace
 from trainfit.solve.graph import rounded_bytes
@@ -31,7 +33,7 @@ _AUTOGRAD_PHASES = (Phase.BACKWARD, Phase.RECOMPUTE)
 
 @dataclass(frozen=True, slots=True)
 class BaseMemory:
-    """Bytes by position; `blocks` are those that the trace runs, in forward order."""
+    """Bytes by position; `blocks` are those that the trace runs, in forward order, each as often as it is called."""
 
     blocks: tuple[str, ...]
     forward_bytes: tuple[int, ...]  # one more than there are blocks
@@ -53,18 +55,20 @@ class _Span:
     last_backward: int
 
 
-def base_memory(trace: Trace, block_names: Sequence[str], temporaries: Callable[[Op], Sequence[int]]) -> BaseMemory:
+def base_memory(
+    trace: Trace, programs: Mapping[str, BlockProgram], temporaries: Callable[[Op], Sequence[int]]
+) -> BaseMemory:
     """The unplanned step's memory by position; `temporaries` are an op's hidden buffers as steps (`records.OUTPUT`)."""
-    spans = {index: block_spans(trace, trace.sections[index], block_names) for index in set(trace.steady_step)}
-    in_order = {name: span for section in spans.values() for name, span in section.items()}
-    blocks = tuple(sorted(in_order, key=lambda name: in_order[name].first_forward))
-    table = _Table(len(blocks))
+    spans = {index: _call_spans(trace, trace.sections[index], programs) for index in set(trace.steady_step)}
+    in_order = {call: span for section in spans.values() for call, span in section.items()}
+    calls = sorted(in_order, key=lambda call: in_order[call].first_forward)
+    table = _Table(len(calls))
     live: dict[int, int] = {}
     for index in trace.first_step:
         _play(trace, trace.sections[index], live)
     for index in trace.steady_step:
         section = trace.sections[index]
-        positions = _positions(section, [spans[index].get(name) for name in blocks])
+        positions = _positions(section, [spans[index].get(call) for call in calls])
         for op, (before, most) in zip(
             range(section.first_op, section.last_op), _play(trace, section, live), strict=True
         ):
@@ -72,7 +76,7 @@ def base_memory(trace: Trace, block_names: Sequence[str], temporaries: Callable[
             hidden_bytes = _most_hidden_bytes(temporaries(trace.ops[op]))
             table.add(op, positions[op - section.first_op], is_forward, before, most + hidden_bytes)
     return BaseMemory(
-        blocks=blocks,
+        blocks=tuple(name for name, _ in calls),
         forward_bytes=tuple(table.forward),
         other_bytes=tuple(table.other),
         backward_bytes=tuple(table.backward),
@@ -131,17 +135,27 @@ def resident_storages(trace: Trace, block: str, program: BlockProgram) -> frozen
     return frozenset(ends)
 
 
-def follow(program: BlockProgram, ops: Sequence[Op], span: range) -> tuple[dict[int, int], list[int]] | None:
-    """From the program's storages to the trace's, and from its ops to theirs in `span`; None if it is not there.
+Followed = tuple[dict[int, int], list[int]]
+"""From a program's storages to the trace's, and from its ops to theirs."""
 
-    Views, which the program leaves out, are skipped.
+
+def follow(
+    program: BlockProgram, ops: Sequence[Op], span: Sequence[int], before: Followed | None = None
+) -> Followed | None:
+    """Where in `span` the program is; None if it is not there. Views, which the program leaves out, are skipped.
+
+    `before` is an earlier call of the same block: its casts of parameters are in autocast's cache and not made again.
     """
     numbers: dict[int, int] = {}
     positions: list[int] = []
+    parameters = {ref.storage for _, ref in program.parameters} if before is not None else set()
     pending = iter(program.ops)
     expected = next(pending, None)
     for index in span:
         op = ops[index]
+        while expected is not None and before is not None and _is_cast_of(expected, parameters):
+            positions.append(before[1][len(positions)])
+            expected = next(pending, None)
         if expected is None or not _is_same(expected, op):
             continue
         for ours, theirs in (
@@ -152,6 +166,66 @@ def follow(program: BlockProgram, ops: Sequence[Op], span: range) -> tuple[dict[
         positions.append(index)
         expected = next(pending, None)
     return None if expected is not None else (numbers, positions)
+
+
+def follow_calls(program: BlockProgram, trace: Trace, span: _Span, others: set[str]) -> list[Followed]:
+    """`follow` for as many calls of a block as there are in its span; none if not even the first is found.
+
+    What the `others`, the other blocks, do between the calls is passed over.
+    """
+    owner: dict[str, str | None] = {}
+    pending: list[int] = []
+    for index in range(span.first_forward, span.last_forward + 1):
+        module = trace.ops[index].module
+        if module not in owner:
+            owner[module] = _owner(module, others)
+        if owner[module] is None:
+            pending.append(index)
+    calls: list[Followed] = []
+    while (found := follow(program, trace.ops, pending, calls[0] if calls else None)) is not None and found[1]:
+        calls.append(found)
+        pending = pending[bisect(pending, max(found[1])) :]
+    return calls
+
+
+def _is_cast_of(op: Op, parameters: set[int]) -> bool:
+    return op.name == "aten._to_copy.default" and all(ref.storage in parameters for ref in op.input_refs())
+
+
+def own_storages(program: BlockProgram, numbers: Mapping[int, int]) -> set[int]:
+    """The trace's storages that a call alone reads in backward: not its result, which the next call reads too, nor
+    parameters and their casts, which all calls read."""
+    parameters = {ref.storage for _, ref in program.parameters}
+    casts = {ref.storage for op in program.ops if _is_cast_of(op, parameters) for ref in op.outputs}
+    shared = parameters | casts | {ref.storage for ref in (*program.inputs, *program.outputs)}
+    return {number for storage, number in numbers.items() if storage not in shared}
+
+
+def _call_spans(trace: Trace, section: Section, programs: Mapping[str, BlockProgram]) -> dict[tuple[str, int], _Span]:
+    """The spans of each call, by block and number of the call; a call's backward begins where its own is first read."""
+    spans: dict[tuple[str, int], _Span] = {}
+    for name, whole in block_spans(trace, section, list(programs)).items():
+        program = programs[name]
+        calls = follow_calls(program, trace, whole, programs.keys() - {name})
+        own = [own_storages(program, numbers) for numbers, _ in calls[:-1]]
+        starts = [*(_first_read(storages, trace.ops, whole) for storages in own), whole.first_backward]
+        if len(calls) < 2 or not all(later < earlier for earlier, later in pairwise(starts)):
+            spans[name, 0] = whole
+            continue
+        last_forward, last_backward = whole.first_forward - 1, whole.last_backward
+        for call, start in enumerate(starts):
+            positions = [position for position in calls[call][1] if position > last_forward]
+            last_forward = max(positions) if call + 1 < len(calls) else whole.last_forward
+            spans[name, call] = _Span(min(positions), last_forward, start, last_backward)
+            last_backward = start - 1
+    return spans
+
+
+def _first_read(storages: set[int], ops: Sequence[Op], span: _Span) -> int:
+    """The first op of the span's backward that reads one of the storages; the one after it where none does."""
+    backward = range(span.first_backward, span.last_backward + 1)
+    reads = (op for op in backward if not storages.isdisjoint(ref.storage for ref in ops[op].input_refs()))
+    return next(reads, backward.stop)
 
 
 def _is_same(expected: Op, op: Op) -> bool:

@@ -1,6 +1,7 @@
 """The menu of a block: every option that is best for some price per byte, and exact ones between them on request.
 
-In: a `BlockGraph`. Out: `Option`s by rising recompute time and falling kept bytes.
+In: a `BlockGraph`. Out: `Option`s by rising replay time and falling kept bytes. What of that time hides behind
+communication is the solver's affair: the fastest replay for its bytes is the fastest whatever of it hides.
 
 For a price of p/q ns per byte the best option is a minimum cut of this network (`best_at_price`):
 
@@ -47,7 +48,7 @@ def frontier(graph: BlockGraph) -> tuple[Option, ...]:
     pending = [smallest]
     while pending:
         left, right = vertices[-1], pending[-1]
-        per_byte_ns, per_bytes = right.recompute_ns - left.recompute_ns, left.kept_bytes - right.kept_bytes
+        per_byte_ns, per_bytes = right.replay_ns - left.replay_ns, left.kept_bytes - right.kept_bytes
         middle = best_at_price(graph, per_bytes, per_byte_ns, per_byte_ns)
         if _value(middle, per_byte_ns, per_bytes) < _value(left, per_byte_ns, per_bytes):
             pending.append(middle)
@@ -112,11 +113,11 @@ def undominated(graph: BlockGraph, limit: int) -> tuple[Option, ...]:
 
 
 def _value(option: Option, per_byte_ns: int, per_bytes: int) -> int:
-    return per_bytes * option.recompute_ns + per_byte_ns * option.kept_bytes
+    return per_bytes * option.replay_ns + per_byte_ns * option.kept_bytes
 
 
 def best_at_price(graph: BlockGraph, ns_price: int, byte_price: int, cast_price: int) -> Option:
-    """The option that minimises ns_price * recompute ns + byte_price * kept bytes; casts have a price of their own."""
+    """The option that minimises ns_price * replay ns + byte_price * kept bytes; casts have a price of their own."""
     num_values, num_ops = len(graph.storage), len(graph.time_ns)
     first_op = 2 * num_values
     source, sink = first_op + num_ops, first_op + num_ops + 1

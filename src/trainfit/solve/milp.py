@@ -14,7 +14,8 @@ Hence the order that was given, and every order, meets the same two constraints,
 Where it is not, forward in the middle of a run may be higher than at its ends; `Problem.peak` sees it, and the judge.)
 
 So the program has, per run, whole numbers n(o) that sum to N - 1, one-hot z(o), used(o), and the run's extra. Its size
-does not depend on N. Rows: at the first and last block of each run, and at the end of forward,
+does not depend on N. The runs of a class that is tied (`Problem.tied`) take one option for all their blocks, which only
+the bound below leaves out. Rows: at the first and last block of each run, and at the end of forward,
 
     bytes - drops before (+ extra of the run, in backward) <= budget.
 
@@ -47,6 +48,8 @@ _ROOM_BYTES = 2**20
 _STEPS_BETWEEN = 8
 _MAX_ROUNDS = 4
 _MAX_OPTIONS = 32
+_HIDDEN_PRICE = 1e-4
+"""Of a nanosecond that hides behind communication: of choices that take as long, the one that replays less."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,9 @@ def smallest_peak(problem: Problem) -> Choice:
     """A choice of the smallest peak, and of those one that recomputes least."""
     program = IntegerProgram()
     budget = program.add_continuous(1.0)
-    _Columns(program, problem, cost=lambda option: 0.0).bound_memory({budget: -1.0}, 0.0)
+    columns = _Columns(program, problem, cost=lambda option: 0.0)
+    columns.tie()
+    columns.bound_memory({budget: -1.0}, 0.0)
     solution = program.solve()
     assert solution is not None, "without a budget every choice is allowed"
     choice = _solve(problem, round(solution.values[budget]) + 1, 0)
@@ -152,6 +157,18 @@ class _Columns:
             self.counts.append(counts)
             self.lasts.append(lasts)
             self._extras.append(self._add_extra(run, counts, lasts))
+
+    def tie(self) -> None:
+        """Rows: the calls of one block take the same option."""
+        firsts: dict[int, list[int]] = {}  # by tied class, the columns of its first run
+        for run, counts, lasts in zip(self._problem.runs, self.counts, self.lasts, strict=True):
+            if run.class_index not in self._problem.tied:
+                continue
+            same = firsts.setdefault(run.class_index, lasts)
+            for count, last, first in zip(counts, lasts, same, strict=True):
+                self._program.add_row({count: 1.0, first: -float(run.length - 1)}, lower=0, upper=0)
+                if last != first:
+                    self._program.add_row({last: 1.0, first: -1.0}, lower=0, upper=0)
 
     def _add_extra(self, run: Run, counts: list[int], lasts: list[int]) -> int:
         extra = self._program.add_continuous(0.0)
@@ -215,7 +232,7 @@ class _Columns:
 
         def value(option: Option) -> int:
             other_bytes = option.kept_bytes - option.cast_bytes
-            return ns_price * option.recompute_ns + byte_price * other_bytes + cast_price * option.cast_bytes
+            return ns_price * option.replay_ns + byte_price * other_bytes + cast_price * option.cast_bytes
 
         best = best_at_price(graph, ns_price, byte_price, cast_price)
         return best if value(best) < min(map(value, menu)) - ns_price else None  # more than a nanosecond
@@ -223,7 +240,8 @@ class _Columns:
 
 def _solve(problem: Problem, budget_bytes: int, bound_ns: int, *, cautious: bool = True) -> Choice | None:
     program = IntegerProgram()
-    columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
+    columns = _Columns(program, problem, cost=lambda option: option.recompute_ns + _HIDDEN_PRICE * option.hidden_ns)
+    columns.tie()
     columns.bound_memory({}, float(budget_bytes), cautious=cautious)
     solution = program.solve()
     if solution is None:
@@ -239,10 +257,13 @@ def _solve(problem: Problem, budget_bytes: int, bound_ns: int, *, cautious: bool
 
 
 def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | None:
-    """The problem with every option that the best mixture needs, and the time of that mixture."""
+    """The problem with every option that the best mixture needs, and a bound on the recompute time of any choice.
+
+    The mixture replays least, so no choice replays less; and each block hides what it can at most.
+    """
     while True:
         program = IntegerProgram()
-        columns = _Columns(program, problem, cost=lambda option: float(option.recompute_ns))
+        columns = _Columns(program, problem, cost=lambda option: float(option.replay_ns))
         columns.bound_memory({}, float(budget_bytes), cautious=False)
         solution = program.solve(relaxed=True)
         if solution is None:
@@ -250,7 +271,7 @@ def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | 
         more = columns.better_options(solution)
         grown = problem.with_options(more)
         if grown.menus == problem.menus:
-            return problem, max(0, int(solution.objective - 1e-6))
+            return problem, max(0, int(solution.objective - 1e-6) - problem.hidden_ns)
         problem = grown
 
 

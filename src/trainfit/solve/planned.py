@@ -6,19 +6,21 @@ before the first op of backward that reads something dropped, and what they rebu
 went. What is held for the replay's sake goes when the block's last dropped tensor has been used. A block may also be
 `CHECKPOINTED` as torch.utils.checkpoint does it: its forward runs again, up to the last tensor that autograd saves.
 
-This takes a tenth of the time of tracing the planned model. Where the executor does something else (a block that is
-called twice, a node that unpacks in an order of its own) the judge says so.
+This takes a tenth of the time of tracing the planned model. What a way to run one block changes about a section is
+worked out once (`Edit`); `Changes` are the edits of all blocks together, for those who need the events only. Where the
+executor does something else (a block that is called twice, a node that unpacks in an order of its own) the judge says
+so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
 
 from trainfit.records import BlockProgram, Category, MemoryEvent, Op, Phase, Section, Storage, TensorRef, Trace
-from trainfit.solve.memory import block_spans, follow
+from trainfit.solve.memory import block_spans, follow_calls, own_storages
 from trainfit.solve.replay import Option
 
 CHECKPOINTED: Literal["checkpointed"] = "checkpointed"
@@ -26,7 +28,8 @@ _OPS_PER_DETACH = 2
 """Ops that `Tensor.detach` shows as in a trace."""
 Way = Option | Literal["checkpointed"]
 
-_Replay = list[tuple[Op, list[tuple[int, bool]]]]  # ops with their events: (storage, is it an allocation)
+Replay = list[tuple[Op, list[tuple[int, bool]]]]
+"""Ops with their events: (storage, is it an allocation)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +38,42 @@ class _Call:
 
     program: BlockProgram
     numbers: dict[int, int]  # the program's storage -> the trace's
-    positions: list[int]  # the program's op -> the trace's
+    positions: list[int]  # the program's op -> the trace's; for casts that an earlier call made, that call's
+    first_forward: int  # no op before it is the call's own
     last_forward: int  # of the section
+    first_backward: int  # the first op that can be of the call's backward
+
+
+@dataclass(slots=True)
+class Edit:
+    """What a way to run one block changes about a section. Storages beyond the trace's are `PlannedTraces.storages`."""
+
+    instead: dict[int, int] = field(default_factory=dict)  # storage -> the one that is freed in its place
+    later: dict[int, list[int]] = field(default_factory=dict)  # op -> storages that are freed after it besides
+    held: dict[int, int] = field(default_factory=dict)  # storage -> the op after which it is freed, not where it was
+    replay: tuple[int, Replay] | None = None  # an op, and what comes before it
+
+
+@dataclass(slots=True)
+class Changes:
+    """The edits of a section's blocks together."""
+
+    instead: dict[int, int] = field(default_factory=dict)
+    later: dict[int, list[int]] = field(default_factory=dict)
+    held: dict[int, int] = field(default_factory=dict)
+    replays: dict[int, list[Replay]] = field(default_factory=dict)  # op -> what comes before it
+
+    def add(self, edit: Edit) -> None:
+        """Of two blocks that hold the same storage the first in forward, and so the last in backward, lets it go."""
+        self.instead |= edit.instead
+        for op, storages in edit.later.items():
+            self.later.setdefault(op, []).extend(storages)
+        for storage, op in edit.held.items():
+            if storage not in self.held:
+                self.held[storage] = op
+                self.later.setdefault(op, []).append(storage)
+        if edit.replay is not None:
+            self.replays.setdefault(edit.replay[0], []).append(edit.replay[1])
 
 
 class PlannedTraces:
@@ -44,7 +81,9 @@ class PlannedTraces:
 
     def __init__(self, trace: Trace, programs: Mapping[str, BlockProgram]) -> None:
         self._trace = trace
-        self._sections = [_SectionEditor(trace, section, programs) for section in trace.sections]
+        self.storages = list(trace.storages)
+        """Those of the trace, and after them those that the replays of the ways asked for so far make."""
+        self._sections = [_SectionEditor(trace, section, programs, self.storages) for section in trace.sections]
 
     def knows(self, block: str) -> bool:
         """Whether the block's program was found in the trace, wherever the block runs."""
@@ -52,80 +91,93 @@ class PlannedTraces:
 
     def of(self, choice: Mapping[str, Way]) -> Trace:
         """The planned step; blocks that are not in `choice` keep everything."""
-        storages = list(self._trace.storages)
         ops: list[Op] = []
-        sections = []
-        for editor in self._sections:
-            sections.append(editor.write(choice, ops, storages))
-        return replace(self._trace, ops=tuple(ops), storages=tuple(storages), sections=tuple(sections))
+        places: dict[int, int] = {}
+        sections = tuple(editor.write(choice, ops, places) for editor in self._sections)
+        return replace(self._trace, ops=tuple(ops), storages=tuple(self.storages), sections=sections)
+
+    def changes(self, section_index: int, choice: Mapping[str, Way]) -> Changes:
+        """What the choice changes about a section's events."""
+        return self._sections[section_index].changes(choice)
 
 
 class _SectionEditor:
-    def __init__(self, trace: Trace, section: Section, programs: Mapping[str, BlockProgram]) -> None:
+    def __init__(
+        self, trace: Trace, section: Section, programs: Mapping[str, BlockProgram], storages: list[Storage]
+    ) -> None:
         self._trace = trace
         self._section = section
+        self._storages = storages
+        self._edits: dict[tuple[str, tuple[int, ...] | None], list[Edit]] = {}  # by block and what it keeps; per call
         self._freed_at = {event.storage: event.op for event in section.events if not event.is_alloc}
-        self._calls: dict[str, _Call] = {}
-        self._first_reads: dict[int, int] = {}  # storage -> the first op of backward that reads it
+        self._calls: dict[str, list[_Call]] = {}  # a block may be called several times
+        self._reads: dict[int, list[int]] = {}  # storage -> the ops of backward that read it
         backward = range(section.first_op, section.last_op)
         self._spans = spans = block_spans(trace, section, list(programs))
         if not spans:
             return
         last_forward = max(op for op in backward if trace.ops[op].phase is Phase.FORWARD)
-        for name, span in spans.items():
-            found = follow(programs[name], trace.ops, range(span.first_forward, span.last_forward + 1))
-            if found is not None:
-                self._calls[name] = _Call(programs[name], *found, last_forward)
-        for index in reversed(backward):
+        for index in backward:
             if trace.ops[index].phase is Phase.BACKWARD:
                 for ref in trace.ops[index].input_refs():
-                    self._first_reads[ref.storage] = index
+                    self._reads.setdefault(ref.storage, []).append(index)
+        for name, span in spans.items():
+            found = follow_calls(programs[name], trace, span, programs.keys() - {name})
+            first_op = section.first_op
+            ends = [section.first_op, *(1 + max(positions) for _, positions in found)]
+            for call, start in reversed(list(zip(found, ends, strict=False))):
+                there = _Call(programs[name], *call, start, last_forward, first_op)
+                self._calls.setdefault(name, []).insert(0, there)
+                # Parameters are read by all calls of a block: an earlier call's backward comes after this one's.
+                read_last = (self._reads.get(number, [0])[-1] for number in own_storages(programs[name], call[0]))
+                first_op = 1 + max(read_last, default=0)
 
     def knows(self, block: str) -> bool:
         return block in self._calls or block not in self._spans
 
-    def write(self, choice: Mapping[str, Way], ops: list[Op], storages: list[Storage]) -> Section:
-        """Append the section's ops to `ops` and new storages to `storages`."""
-        section = self._section
-        gone: set[int] = set()  # storages whose free is not where it was
-        instead: dict[int, int] = {}  # storage -> the one that is freed in its place
-        later: dict[int, list[int]] = {}  # op -> storages that are freed after it besides
-        replays: dict[int, _Replay] = {}  # op -> what comes before it
+    def changes(self, choice: Mapping[str, Way]) -> Changes:
+        changes = Changes()
         for name, way in choice.items():
-            if name in self._calls and (way == CHECKPOINTED or way.replayed):
-                self._edit(self._calls[name], way, storages, gone, instead, later, replays)
+            if name not in self._calls or not (way == CHECKPOINTED or way.replayed):
+                continue
+            key = (name, None if way == CHECKPOINTED else way.kept)
+            if key not in self._edits:
+                self._edits[key] = [self._edit(call, way) for call in self._calls[name]]
+            for edit in self._edits[key]:
+                changes.add(edit)
+        return changes
+
+    def write(self, choice: Mapping[str, Way], ops: list[Op], places: dict[int, int]) -> Section:
+        """Append the section's ops to `ops`; `places` are where the unplanned trace's ops have come to lie."""
+        section = self._section
+        changes = self.changes(choice)
         first_op = len(ops)
         events: list[MemoryEvent] = []
         position = 0
         for index in chain([section.first_op - 1], range(section.first_op, section.last_op)):
-            for op, changes in replays.get(index, ()):
-                events += [MemoryEvent(len(ops), storage, is_alloc) for storage, is_alloc in changes]
+            for op, new in chain.from_iterable(changes.replays.get(index, ())):
+                events += [MemoryEvent(len(ops), storage, is_alloc) for storage, is_alloc in new]
                 ops.append(op)
             shifted = len(ops) if index >= section.first_op else first_op - 1
             while position < len(section.events) and section.events[position].op <= index:
                 event = section.events[position]
                 position += 1
-                if not event.is_alloc and event.storage in instead:
-                    event = replace(event, storage=instead[event.storage])
-                elif not event.is_alloc and event.storage in gone:
+                if not event.is_alloc and event.storage in changes.instead:
+                    event = replace(event, storage=changes.instead[event.storage])
+                elif not event.is_alloc and event.storage in changes.held:
                     continue
-                events.append(MemoryEvent(shifted, event.storage, event.is_alloc))
-            events += [MemoryEvent(shifted, storage, False) for storage in later.get(index, ())]
+                events.append(replace(event, op=shifted))
+            events += [MemoryEvent(shifted, storage, False) for storage in changes.later.get(index, ())]
             if index >= section.first_op:
-                ops.append(self._trace.ops[index])
-        events += [MemoryEvent(len(ops) - 1, event.storage, event.is_alloc) for event in section.events[position:]]
+                op = self._trace.ops[index]
+                places[index] = len(ops)
+                # An op waits for others by how far back they are: what lies between may have grown.
+                ops.append(replace(op, waits=_shifted(op.waits, index, places)) if op.waits else op)
+        events += [replace(event, op=len(ops) - 1) for event in section.events[position:]]
         return Section(section.name, first_op, len(ops), tuple(events))
 
-    def _edit(
-        self,
-        call: _Call,
-        way: Way,
-        storages: list[Storage],
-        gone: set[int],
-        instead: dict[int, int],
-        later: dict[int, list[int]],
-        replays: dict[int, _Replay],
-    ) -> None:
+    def _edit(self, call: _Call, way: Way) -> Edit:
+        edit = Edit()
         program, numbers = call.program, call.numbers
         inputs, outputs = ({ref.storage for ref in refs} for refs in (program.inputs, program.outputs))
         saved = {ref.storage for ref in program.saved}
@@ -134,35 +186,36 @@ class _SectionEditor:
         dropped = saved - inputs - parameters - kept
         dropped = {storage for storage in dropped if numbers.get(storage) in self._freed_at}
         if not dropped:
-            return
+            return edit
         unpacked = dropped | (saved & parameters & numbers.keys()) if way == CHECKPOINTED else dropped
-        start = min(self._unpacked_at(numbers[storage]) for storage in unpacked)
+        start = min(self._unpacked_at(numbers[storage], call.first_backward) for storage in unpacked)
         end = max(self._freed_at[numbers[storage]] for storage in dropped)
         if way == CHECKPOINTED:
-            replay, rebuilt = _rerun(call, self._trace.ops, dropped, storages)
+            replay, rebuilt = _rerun(call, self._trace.ops, dropped, self._storages)
         else:
-            replay, rebuilt = _replay(program, way, dropped, storages)
-        replays.setdefault(start, []).extend(replay)
+            replay, rebuilt = _replay(program, way, dropped, self._storages)
+        edit.replay = (start, replay)
         for storage in dropped & rebuilt.keys():
             if storage in outputs:
                 # Others hold it as well: the copy that the replay makes goes with the last node of this block.
-                later.setdefault(self._freed_at[numbers[storage]], []).append(rebuilt[storage])
+                edit.later.setdefault(self._freed_at[numbers[storage]], []).append(rebuilt[storage])
                 continue
-            instead[numbers[storage]] = rebuilt[storage]
+            edit.instead[numbers[storage]] = rebuilt[storage]
             freed_after = program.freed_after[storage] if program.freed_after else None
             last_use = call.last_forward if freed_after is None else call.positions[max(0, freed_after - 1)]
-            later.setdefault(last_use, []).append(numbers[storage])
+            edit.later.setdefault(last_use, []).append(numbers[storage])
         read = inputs if way == CHECKPOINTED else _read_by(program, way) & inputs
         for storage in read | (kept - saved):
             number = numbers.get(storage)
             freed_at = self._freed_at.get(number) if number is not None else None
-            if number is not None and freed_at is not None and freed_at < end and number not in gone:
-                gone.add(number)
-                later.setdefault(end, []).append(number)
+            if number is not None and freed_at is not None and freed_at < end:
+                edit.held.setdefault(number, end)
+        return edit
 
-    def _unpacked_at(self, storage: int) -> int:
+    def _unpacked_at(self, storage: int, first_op: int) -> int:
         """The first op of the node that reads the storage in backward: ops of one node share the gradient."""
-        index = self._first_reads.get(storage, self._freed_at.get(storage, self._section.last_op - 1))
+        never = self._freed_at.get(storage, self._section.last_op - 1)
+        index = next((op for op in self._reads.get(storage, ()) if op >= first_op), never)
         ops = self._trace.ops
         mine = {ref.storage for ref in ops[index].input_refs()}
         before = index - 1
@@ -186,16 +239,14 @@ def _read_by(program: BlockProgram, option: Option) -> set[int]:
     return {ref.storage for op in option.replayed for ref in program.ops[op].input_refs()}
 
 
-def _rerun(
-    call: _Call, ops: Sequence[Op], dropped: set[int], storages: list[Storage]
-) -> tuple[_Replay, dict[int, int]]:
+def _rerun(call: _Call, ops: Sequence[Op], dropped: set[int], storages: list[Storage]) -> tuple[Replay, dict[int, int]]:
     """The whole forward again, up to the last tensor that is saved; what is not saved goes as it goes in forward."""
     program = call.program
     made: dict[int, int] = {}
-    replay: _Replay = []
+    replay: Replay = []
     num_ops = max(program.saved_after, default=len(program.ops))
     number_of = {position: number for number, position in enumerate(call.positions[:num_ops])}
-    for position in range(call.positions[0], call.positions[num_ops - 1] + 1):
+    for position in _with_views(call.positions[:num_ops], call.first_forward):
         events: list[tuple[int, bool]] = []
         number = number_of.get(position)  # None for a view
         if number is not None:
@@ -205,10 +256,23 @@ def _rerun(
                 is_last = number + 1 == num_ops and (freed_after is None or freed_after > num_ops)
                 if storage not in dropped and (freed_after == number + 1 or is_last):
                     events.append((there, False))
-        replay.append((replace(ops[position], phase=Phase.RECOMPUTE), events))
+        replay.append((replace(ops[position], phase=Phase.RECOMPUTE, waits=()), events))
     detached = replace(_view(program.saved[0]), name="aten.detach.default", phase=Phase.BACKWARD)
     replay += [(detached, [])] * (_OPS_PER_DETACH * len(program.saved))
     return replay, made
+
+
+def _with_views(positions: Sequence[int], first_own: int) -> list[int]:
+    """The positions and those between them, where views are; what an earlier call did comes alone."""
+    found: list[int] = []
+    before: int | None = None
+    for position in positions:
+        if position < first_own:
+            found.append(position)
+            continue
+        found += range(position if before is None else before + 1, position + 1)
+        before = position
+    return found
 
 
 def _allocated(
@@ -227,7 +291,7 @@ def _allocated(
 
 def _replay(
     program: BlockProgram, option: Option, dropped: set[int], storages: list[Storage]
-) -> tuple[_Replay, dict[int, int]]:
+) -> tuple[Replay, dict[int, int]]:
     """The replay's ops with their events, and the storages that it makes by the program's number."""
     last_use: dict[int, int] = {}
     for number in option.replayed:
@@ -239,7 +303,7 @@ def _replay(
     made: dict[int, int] = {}
     sources = _read_by(program, option) & {ref.storage for ref in (*program.inputs, *dict(program.parameters).values())}
     detached = [replace(_view(bases[storage]), name="aten.detach.default") for storage in sorted(sources)]
-    replay: _Replay = [(op, []) for op in detached for _ in range(_OPS_PER_DETACH)]
+    replay: Replay = [(op, []) for op in detached for _ in range(_OPS_PER_DETACH)]
     for number in option.replayed:
         op = program.ops[number]
         replay += [(_view(ref), []) for ref in op.input_refs() if ref != bases.get(ref.storage, ref)]
@@ -250,6 +314,10 @@ def _replay(
         gone = [s for s in made if last_use[s] == number and s not in dropped]
         replay.append((replace(op, phase=Phase.RECOMPUTE, module=""), events + [(made[s], False) for s in gone]))
     return replay, made
+
+
+def _shifted(waits: tuple[int, ...], index: int, places: Mapping[int, int]) -> tuple[int, ...]:
+    return tuple(places[index] - places[index - back] for back in waits if index - back in places)
 
 
 def _view(ref: TensorRef) -> Op:

@@ -22,12 +22,18 @@ class Option:
 
     kept: tuple[int, ...]  # storage numbers of the program, ascending
     kept_bytes: int  # of these, and of inputs that are there for the replay's sake
-    recompute_ns: int
+    recompute_ns: int  # by how much it makes the step longer
     replayed: tuple[int, ...]  # ops of the program, in order
     replay_peak_bytes: int  # the most that the replay has allocated at one time
     held_bytes: int  # part of kept_bytes that autograd itself would not have kept
     cast_bytes: int  # part of kept_bytes that are parameters in another dtype
     is_rerun: bool = False  # the whole forward is run again, by checkpointing, and not replayed op by op
+    hidden_ns: int = 0  # what the replay takes besides, while the GPU would wait for communication anyway
+
+    @property
+    def replay_ns(self) -> int:
+        """What the replay takes, hidden or not."""
+        return self.recompute_ns + self.hidden_ns
 
 
 def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
@@ -48,14 +54,17 @@ def evaluate(graph: BlockGraph, kept: Iterable[int]) -> Option | None:
         for value in at_hand
         if not graph.is_free[value] and value not in rebuilt and (value in graph.needed or value in read)
     )
+    replay_ns = sum(graph.time_ns[op] for op in replayed)
+    hidden_ns = min(replay_ns, graph.hidden_ns)
     return Option(
         kept=tuple(sorted(graph.storage[value] for value in used if not graph.is_input[value])),
         kept_bytes=sum(graph.nbytes[value] for value in used),
-        recompute_ns=sum(graph.time_ns[op] for op in replayed),
+        recompute_ns=replay_ns - hidden_ns,
         replayed=tuple(replayed),
         replay_peak_bytes=_replay_peak_bytes(graph, replayed),
         held_bytes=sum(graph.nbytes[value] for value in used if value not in graph.needed),
         cast_bytes=sum(graph.nbytes[value] for value in used if graph.is_cast[value]),
+        hidden_ns=hidden_ns,
     )
 
 
@@ -63,15 +72,18 @@ def rerun(graph: BlockGraph, num_ops: int) -> Option:
     """The block checkpointed: the first `num_ops` ops run again, up to the last tensor that autograd saves."""
     held = [value for value, is_input in enumerate(graph.is_input) if is_input]
     ops = list(range(num_ops))
+    replay_ns = sum(graph.time_ns[op] for op in ops)
+    hidden_ns = min(replay_ns, graph.hidden_ns)
     return Option(
         kept=(),
         kept_bytes=sum(graph.nbytes[value] for value in held),
-        recompute_ns=sum(graph.time_ns[op] for op in ops),
+        recompute_ns=replay_ns - hidden_ns,
         replayed=tuple(ops),
         replay_peak_bytes=_replay_peak_bytes(graph, ops),
         held_bytes=sum(graph.nbytes[value] for value in held),
         cast_bytes=0,
         is_rerun=True,
+        hidden_ns=hidden_ns,
     )
 
 

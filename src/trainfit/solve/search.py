@@ -1,16 +1,17 @@
 """From a budget of true peak to a plan that the exact simulation confirms.
 
 In: a `Problem`, a sketch, a judge, a budget. Out: `Found`. The sketch plays a choice through the allocator without
-running it, in a tenth of a second; the judge runs the planned step on a ghost GPU, which takes seconds, and has the
+running it, in hundredths of a second; the judge runs the planned step on a ghost GPU, which takes seconds, and has the
 last word. Invariant: the peak of what is found, as judged, is within the budget.
 
-Allocated bytes are what the linear model says, and then the fastest choice by the model is the one. Reserved bytes are
-what is allocated and what the allocator wastes, and they are not monotone in what is kept. So the choices that are
-tried are those of a ladder that does not depend on the budget: the fastest choice for each of `RUNGS` modelled peaks
-from the smallest to that of recomputing nothing. From the highest rung that may fit (what is reserved is no less than
-what is allocated) down to the first that does, and then by halves between it and the next. Whatever fits a budget fits
-a larger one, so what is found for a larger budget lies no lower on the ladder, in another call as well: going down,
-the larger budget stops no later, and at every halving it goes up wherever the smaller does.
+Allocated bytes are what the linear model says, or less, and then the fastest choice by the model is the one. Reserved
+bytes are what is allocated and what the allocator wastes, and they are not monotone in what is kept. So the choices
+that are tried are those of two ladders that do not depend on the budget (`ladder`), each choice in some arrangements.
+On each ladder: from the highest rung that may fit (what is reserved is no less than what is allocated) down to the
+first that does, and then by halves between it and the next. Whatever fits a budget fits a larger one, so what is found
+for a larger budget lies no lower on the ladder, in another call as well: going down, the larger budget stops no later,
+and at every halving it goes up wherever the smaller does. The faster of the two is taken; of one ladder what could not
+beat the other is left out, which changes nothing about that. So time never rises with the budget.
 
 The gap is certified by the best mixture of options (`milp`) for a budget of allocated bytes: no plan within a budget of
 reserved bytes allocates more than that.
@@ -23,16 +24,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from trainfit.solve.milp import Choice, fastest_within, recompute_bound_ns, smallest_peak
+from trainfit.solve.ladder import Ladder, MeasuredLadder, ModelLadder, arrangements
+from trainfit.solve.milp import Choice, fastest_within, recompute_bound_ns
 from trainfit.solve.whole import Moment, Problem
 
 CERTIFIED = 1e-3
 """The gap, as a share of the step's time, up to which a plan is called optimal."""
-RUNGS = 32
-STEPS_BETWEEN = 16
-"""Choices between two rungs."""
-CLOSE = 0.998
-"""A choice that takes this share of the budget is not looked beyond."""
+WORTH_ARRANGING = 1.03
+"""A choice whose sketch takes more than this share of the budget is not tried in other arrangements."""
+CLOSE = 0.9995
+"""What takes this share of the budget leaves no room."""
+MAX_LOOSENED = 5
+"""Times that the model is asked at most."""
 MAX_JUDGED = 4
 """Choices judged per budget at most."""
 
@@ -75,13 +78,14 @@ class Search:
         self,
         problem: Problem,
         judge: Callable[[Choice], Verdict],
-        sketch: Callable[[Choice], int],
+        sketch: Callable[[Choice, int | None], int],
         base: Verdict,
         *,
         hidden_bytes: int,
         is_modelled: bool,
     ) -> None:
-        """`base` is the verdict on the unplanned step, `hidden_bytes` what every plan allocates beyond the model.
+        """`sketch` gets a choice and a limit; beyond the limit, if there is one, any peak that is beyond it will do.
+        `base` is the verdict on the unplanned step, `hidden_bytes` what every plan allocates beyond the model.
 
         `is_modelled` says that the budget binds what the linear model is about, allocated bytes.
         """
@@ -92,22 +96,25 @@ class Search:
         self._is_modelled = is_modelled
         self._nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0, 0)
         self._verdicts: dict[Kept, Verdict] = {self._nothing.kept(): base}
-        self._sketches: dict[Kept, tuple[Choice, int]] = {}
+        self._sketches: dict[Kept, tuple[Choice, int, int | None]] = {}  # with the limit that the sketch had
         self._pool: list[tuple[Choice, Verdict]] = [(self._nothing, base)]
-        self._ladder: dict[int, Choice] = {}
+        self._model_ladder = ModelLadder(problem)
 
     @property
     def base(self) -> Verdict:
         return self._pool[0][1]
 
     def smallest(self) -> Infeasible:
-        """The smallest peak that a choice on the ladder has, judged."""
-        best = min(self._lowest, self._checkpointed, key=lambda c: (self._sketched(c), c.recompute_ns))
-        for rung in range(1, RUNGS):
-            if self._target(rung * STEPS_BETWEEN) + self._hidden_bytes >= self._sketched(best):
-                break  # from here on all choices allocate more than that one reserves
-            choice = self._on_ladder(rung * STEPS_BETWEEN)
-            best = min(best, choice, key=lambda c: (self._sketched(c), c.recompute_ns))
+        """The smallest peak that a choice on a ladder's rung has, judged."""
+        lowest = self._model_ladder.lowest
+        best = min(lowest, self._checkpointed, key=lambda c: (self._sketched(c), c.recompute_ns))
+        for ladder in self._ladders:
+            for step in range(0, ladder.num_steps, ladder.stride):
+                if ladder.least_bytes(step) + self._hidden_bytes >= self._sketched(best):
+                    break  # from here on all choices allocate more than that one reserves
+                choice, least_bytes = ladder.at(step), self._sketched(best)
+                if (self._sketched(choice, least_bytes), choice.recompute_ns) < (least_bytes, best.recompute_ns):
+                    best = choice
         self._verdict(best)
         choice, verdict = min(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns))
         return Infeasible(verdict.peak_bytes, choice)
@@ -144,8 +151,8 @@ class Search:
 
     def outline(self, num_choices: int) -> tuple[Choice, ...]:
         """Choices from the smallest modelled peak to that of recomputing nothing, evenly spread, unjudged."""
-        last = RUNGS * STEPS_BETWEEN
-        ladder = (self._on_ladder(last * index // (num_choices - 1)) for index in range(num_choices))
+        last = self._model_ladder.num_steps
+        ladder = (self._model_ladder.at(last * index // (num_choices - 1)) for index in range(num_choices))
         return tuple({choice.kept(): choice for choice in ladder}.values())
 
     def _found(self, budget_bytes: int, num_judged: int) -> Found:
@@ -166,7 +173,10 @@ class Search:
         bound_ns = recompute_bound_ns(choice.problem, target)
         if choice.budget_bytes >= target:
             bound_ns = max(bound_ns, choice.bound_ns)
-        return max(0, choice.recompute_ns - bound_ns) / max(1, verdict.step_ns)
+        cost_ns = choice.recompute_ns
+        if choice.problem.hidden_ns:  # by the average of the blocks; the judge knows what came of it
+            cost_ns = max(cost_ns, verdict.step_ns - self.base.step_ns)
+        return max(0, cost_ns - bound_ns) / max(1, verdict.step_ns)
 
     def _look(self, budget_bytes: int) -> None:
         """Judge what is best by its sketch; where the judge differs, the next must be that much smaller."""
@@ -185,35 +195,72 @@ class Search:
     def _first_within(self, limit_bytes: int) -> Choice | None:
         """The fastest of the choices that are tried whose sketch is within the limit."""
         if self._is_modelled:
-            beyond_bytes = self.base.peak_bytes - self._nothing.peak_bytes
-            choice = fastest_within(self._problem, limit_bytes - beyond_bytes)
-            if choice is not None and self._sketched(choice) <= limit_bytes:
+            choice = self._by_the_model(limit_bytes)
+            if choice is not None:
                 return choice
-        for rung in reversed(range(RUNGS)):
-            step = rung * STEPS_BETWEEN
-            if not self._fits(step, limit_bytes):
+        best = None
+        for ladder in self._ladders:
+            best = self._on_ladder(ladder, limit_bytes, best) or best
+        if best is None and self._sketched(self._checkpointed, limit_bytes) <= limit_bytes:
+            return self._checkpointed
+        return best
+
+    def _by_the_model(self, limit_bytes: int) -> Choice | None:
+        """The fastest choice for the modelled limit. If its sketch leaves room, that for as much more, and so on; if
+        that is too much, that for half as much."""
+        best = None
+        target_bytes = limit_bytes - (self.base.peak_bytes - self._nothing.peak_bytes)
+        more_bytes = 0
+        for _ in range(MAX_LOOSENED):
+            choice = fastest_within(self._problem, target_bytes + more_bytes)
+            if choice is not None and self._sketched(choice) <= limit_bytes:
+                if best is None or choice.recompute_ns < best.recompute_ns:
+                    best = choice
+                target_bytes, more_bytes = target_bytes + more_bytes, limit_bytes - self._sketched(choice)
+            else:
+                more_bytes //= 2
+            if more_bytes <= (1 - CLOSE) * limit_bytes:
+                break
+        return best
+
+    def _on_ladder(self, ladder: Ladder, limit_bytes: int, to_beat: Choice | None) -> Choice | None:
+        """The highest choice within the limit that the descent finds; None if it is not faster than the other."""
+        stride, last = ladder.stride, ladder.num_steps - 1
+        for step in reversed(range(0, ladder.num_steps, stride)):
+            if ladder.least_bytes(step) + self._hidden_bytes > limit_bytes:
                 continue
-            half = STEPS_BETWEEN // 2
-            while half and self._sketched(self._on_ladder(step)) < CLOSE * limit_bytes:
-                if self._fits(step + half, limit_bytes):
-                    step += half
+            next_ns = ladder.at(step + stride).recompute_ns if to_beat is not None and step + stride <= last else 0
+            if to_beat is not None and next_ns >= to_beat.recompute_ns:
+                return None  # the next rung is no faster, nor what is below it
+            best = self._fitting(ladder, step, limit_bytes)
+            if best is None:
+                continue
+            half = stride // 2
+            while half:
+                higher = self._fitting(ladder, step + half, limit_bytes) if step + half <= last else None
+                if higher is not None:
+                    step, best = step + half, higher
                 half //= 2
-            return self._on_ladder(step)
-        return self._checkpointed if self._sketched(self._checkpointed) <= limit_bytes else None
+            return best if to_beat is None or best.recompute_ns < to_beat.recompute_ns else None
+        return None
 
-    def _fits(self, step: int, limit_bytes: int) -> bool:
-        if self._target(step) + self._hidden_bytes > limit_bytes:
-            return False
-        return self._sketched(self._on_ladder(step)) <= limit_bytes
-
-    def _target(self, step: int) -> int:
-        """The modelled peak that a choice on the ladder may have."""
-        low, high = self._lowest.peak_bytes, self._nothing.peak_bytes
-        return low + (high - low) * step // (RUNGS * STEPS_BETWEEN)
+    def _fitting(self, ladder: Ladder, step: int, limit_bytes: int) -> Choice | None:
+        """The first arrangement of the step's choice whose sketch is within the limit."""
+        if ladder.least_bytes(step) + self._hidden_bytes > limit_bytes:
+            return None
+        arranged = arrangements(ladder.at(step))
+        choice = next(arranged)
+        too_much = int(WORTH_ARRANGING * limit_bytes)
+        peak_bytes = self._sketched(choice, too_much)
+        if peak_bytes <= limit_bytes:
+            return choice
+        if peak_bytes > too_much:
+            return None
+        return next((choice for choice in arranged if self._sketched(choice, limit_bytes) <= limit_bytes), None)
 
     @cached_property
-    def _lowest(self) -> Choice:
-        return smallest_peak(self._problem)
+    def _ladders(self) -> tuple[Ladder, ...]:
+        return MeasuredLadder(self._problem, self._sketched), self._model_ladder
 
     @cached_property
     def _checkpointed(self) -> Choice:
@@ -222,24 +269,22 @@ class Search:
         options = tuple(last[class_index] for class_index in self._problem.class_of)
         return Choice(self._problem, options, self._problem.recompute_ns(options), 0, 0)
 
-    def _on_ladder(self, step: int) -> Choice:
-        """The fastest choice for a modelled peak: the smallest at step 0, that of recomputing nothing at the last."""
-        if step not in self._ladder:
-            self._ladder[step] = (fastest_within(self._problem, self._target(step)) if step else None) or self._lowest
-        return self._ladder[step]
-
     def _judge_best_sketch(self, budget_bytes: int) -> None:
         """After an interrupt: the fastest of what was sketched and fits."""
-        fits = [choice for choice, peak_bytes in self._sketches.values() if peak_bytes <= budget_bytes]
+        fits = [choice for choice, peak_bytes, _ in self._sketches.values() if peak_bytes <= budget_bytes]
         if not fits:
             raise KeyboardInterrupt
         self._verdict(min(fits, key=lambda choice: choice.recompute_ns))
 
-    def _sketched(self, choice: Choice) -> int:
+    def _sketched(self, choice: Choice, limit_bytes: int | None = None) -> int:
+        """The choice's peak; if it is beyond the limit, perhaps another beyond it."""
         kept = choice.kept()
-        if kept not in self._sketches:
-            self._sketches[kept] = choice, self._sketch(choice)
-        return self._sketches[kept][1]
+        _, peak_bytes, limit = self._sketches.get(kept, (choice, -1, -1))
+        is_final = limit is None or 0 <= peak_bytes <= limit
+        if not is_final and (limit_bytes is None or peak_bytes <= limit_bytes):
+            peak_bytes = self._sketch(choice, limit_bytes)
+            self._sketches[kept] = choice, peak_bytes, limit_bytes
+        return peak_bytes
 
     def _verdict(self, choice: Choice) -> Verdict:
         kept = choice.kept()

@@ -10,6 +10,9 @@ recompute time, its peak and the moment of the peak, by the linear model that th
     extra(run): the largest extra of an option used in the run; extra(o) is what o holds beyond what autograd would,
                 or by how much its replay exceeds the backward that follows it, whichever is more
 
+A block that is called several times is there once for each call. It has one decision, so its calls are of a class of
+their own, all of whose blocks take the same option (`tied`).
+
 Casts of parameters that the blocks j < p drop are still there in forward, because autocast's cache holds them until
 forward ends: casts(p) is their sum. A run is a maximal stretch of consecutive blocks of one class. Taking the run's
 largest extra for all of its blocks can only make the model too large; it is what makes the order within a run
@@ -59,6 +62,17 @@ class Problem:
     base_ns: int  # the unplanned step
 
     @cached_property
+    def tied(self) -> frozenset[int]:
+        """The classes that are the calls of one block."""
+        blocks = self.memory.blocks
+        return frozenset(c for name, c in zip(blocks, self.class_of, strict=True) if blocks.count(name) > 1)
+
+    def tied_to(self, block: int) -> list[int]:
+        """The blocks that take the option that this one takes."""
+        class_index = self.class_of[block]
+        return [b for b, c in enumerate(self.class_of) if c == class_index] if class_index in self.tied else [block]
+
+    @cached_property
     def runs(self) -> tuple[Run, ...]:
         runs: list[Run] = []
         for block, class_index in enumerate(self.class_of):
@@ -91,6 +105,11 @@ class Problem:
         before_backward = self._before_backward[run]
         replay_bytes = option.replay_peak_bytes - self.drop_bytes(run.class_index, option)
         return max(0, option.held_bytes, before_backward + replay_bytes if option.replayed else 0)
+
+    @property
+    def hidden_ns(self) -> int:
+        """What all blocks' replays together can hide behind communication."""
+        return sum(self.graphs[class_index].hidden_ns for class_index in self.class_of)
 
     def recompute_ns(self, choice: Sequence[int]) -> int:
         return sum(self.option(block, index).recompute_ns for block, index in enumerate(choice))

@@ -111,7 +111,8 @@ def _efficient_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     if query.dtype in HALVES:
         return (*copies, *(OUTPUT,) * _num_gradients(op), delta, workspace)
     products = nbytes(out)
-    return (*copies, *(OUTPUT,) * _num_gradients(op), products, delta, delta, -delta, -products, workspace)
+    # A row sum, and its contiguous copy, which goes before the workspace does.
+    return (*copies, *(OUTPUT,) * _num_gradients(op), products, delta, delta, -delta, -products, workspace, -delta)
 
 
 def _num_gradients(op: Op) -> int:

@@ -1,56 +1,54 @@
-"""Convolutions: copies in the layout that cuDNN's kernels read, and partial sums of split weight gradients.
+"""Convolutions: torch's own copies, cuDNN's workspaces, and the bias gradient's sums, in the order of the kernels.
 
-cuDNN does not say how large a plan's workspace is without a GPU, but nearly all of it has structure (Conv_v8.cpp asks
-for it; probe: the convolution sweeps and the models' rows, where tests/test_hidden.py counts what is exact):
-* The fast kernels read channels-last. Every operand in the usual layout is copied, and so is its result before it is
-  turned back; channels are padded to 16 bytes, save the inputs of fp32.
-* A kernel of one pixel with stride 1 is a product of matrices and needs no copies where the pixels of a channel fill
-  whole units of 8 bytes; with 16 bytes its weight gradient needs none either, and has one fp32 partial sum per sample.
-* A weight gradient is cut into tiles of 128 x 128; as many partial sums as fill the GPU are kept in fp32. For halves
-  that number also depends on cuDNN's estimates of time, which are not known: it is off by some MiB in a third of rows.
-* Few input channels under a small kernel, and depthwise convolutions, have kernels of their own without copies.
-torch itself first makes the operands agree on one layout (ConvShared.cpp).
+torch first makes the operands agree on one layout (ConvShared.cpp) and then runs the plan that cuDNN proposes first
+(Conv_v8.cpp). Where cuDNN is installed it is asked which one that is (cudnn_library.py), else it is imitated
+(cudnn.py). It is imitated in any case where it tells nothing without a GPU: for kernels of one pixel, which it leaves
+to cuBLASLt. Depthwise convolutions in the usual layout are torch's own kernels, which take nothing; those of halves in
+channels-last with small kernels are engines of cuDNN's that it does not tell of either. A transposed convolution is the
+input gradient of a plain one.
+Probe: the convolution sweeps and the models' rows, where tests/test_hidden.py counts what is exact.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden import cudnn, cudnn_library
 from trainfit.gpus.hidden.reductions import staging
 from trainfit.gpus.hidden.tensors import (
-    HALVES,
     Rule,
-    ceil_div,
     freed,
     integers,
     is_channels_last,
     is_contiguous,
     item_bytes,
     nbytes,
-    product,
-    round_up,
     tensor_argument,
 )
 from trainfit.records import OUTPUT, Op, TensorRef
 
-_VECTOR_BYTES = 16
-_PLAN_BYTES = 147  # what a plan takes besides its copies; never more than one unit of 512 bytes
-_TILE = 128
-_PIXELS_PER_SPLIT = 8192
-_Purpose = Literal["output", "input gradient", "weight gradient"]
+_CUDNN_DTYPES = ("float32", "float16", "bfloat16")
+_MIN_IMAGE_DIMS = 2
+_TRANSPOSED_KINDS: dict[cudnn.Kind, cudnn.Kind] = {
+    "output": "input gradient",
+    "input gradient": "output",
+    "weight gradient": "weight gradient",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Convolution:
-    """One convolution as cuDNN sees it: x and its result y in their logical order, and the filter."""
+    """One convolution of torch: x and its result y in their logical order, and the filter."""
 
     x: TensorRef
     weight: TensorRef
     y_shape: tuple[int, ...]
     stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
+    is_transposed: bool
 
     @property
     def is_channels_last(self) -> bool:
@@ -60,82 +58,53 @@ class _Convolution:
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.groups == self.x.shape[1]
 
-    @property
-    def kernel_pixels(self) -> int:
-        return product(self.weight.shape[2:])
-
-    @property
-    def is_pointwise(self) -> bool:
-        return self.kernel_pixels == 1 and set(self.stride) == {1}
-
-    @property
-    def has_few_inputs(self) -> bool:
-        """Up to 4 channels under a small kernel; one-dimensional ones only in fp32."""
-        few = self.x.shape[1] <= 4 and self.kernel_pixels <= 16 and self.groups == 1
-        return few and not self.is_channels_last and (not self.is_half or len(self.x.shape) == 4)
-
-    @property
-    def is_half(self) -> bool:
-        return self.x.dtype in HALVES
-
-    def is_direct(self, purpose: _Purpose) -> bool:
-        """Does a kernel read the operands as they are?"""
-        if self.is_depthwise or (self.has_few_inputs and not self.is_half):
-            return True
-        row_bytes = product(self.x.shape[2:]) * item_bytes(self.x.dtype)
-        unit_bytes = _VECTOR_BYTES if purpose == "weight gradient" else _VECTOR_BYTES // 2
-        return self.is_pointwise and (self.is_channels_last or row_bytes % unit_bytes == 0)
-
-    def copies_bytes(self, purpose: _Purpose) -> int:
-        """The operands in channels-last with padded channels; those that are so already are not copied."""
-        is_forward = purpose == "output"
-        if self.is_direct(purpose) or (is_forward and self.has_few_inputs):
+    def workspace_bytes(self, kind: cudnn.Kind, gpu: Gpu) -> int:
+        if self.x.dtype not in _CUDNN_DTYPES or (self.is_depthwise and not self.is_channels_last):
             return 0
-        size = item_bytes(self.x.dtype)
-        in_channels, out_channels = self.x.shape[1], self.y_shape[1]
-        padded_in, padded_out = self._padded(in_channels, is_input=True), self._padded(out_channels, is_input=False)
-        # fp32 inputs of odd channels are copied even when they are channels-last.
-        copies_in = not self.is_channels_last or in_channels * size % _VECTOR_BYTES != 0
-        copies_out = not self.is_channels_last or padded_out != out_channels
-        if not self.is_half and not is_forward:
-            copies_out = copies_out or copies_in
-        total = 0
-        if copies_in:
-            total += size * self.x.numel // in_channels * padded_in
-        if copies_out:
-            total += size * product(self.y_shape) // out_channels * padded_out
-        if self.kernel_pixels > 1 and (copies_in or copies_out):
-            total += size * self.kernel_pixels * padded_in * padded_out // self.groups
-        return total
+        x, y = self.x.shape, self.y_shape
+        if self.is_transposed:
+            kind, x, y = _TRANSPOSED_KINDS[kind], y, x
+        problem = cudnn.Problem(
+            kind,
+            item_bytes(self.x.dtype),
+            self.is_channels_last,
+            _as_image(x),
+            _as_image(self.weight.shape),
+            _as_image(y),
+            _as_image_setting(self.stride, 1),
+        )
+        plan = None if self._is_untold(problem) else cudnn_library.first_plan(self._described(problem), kind, gpu)
+        if plan is not None:
+            return cudnn.planned_bytes(problem, plan, gpu)
+        found = cudnn.workspace_bytes(problem, gpu.num_sms)
+        return found + cudnn.PLAN_BYTES if found else 0
 
-    def _padded(self, channels: int, is_input: bool) -> int:
-        if self.groups > 1 or (is_input and not self.is_half):
-            return channels
-        return round_up(channels, _VECTOR_BYTES // item_bytes(self.x.dtype))
+    def _is_untold(self, problem: cudnn.Problem) -> bool:
+        """Is the engine one that cuDNN offers only where there is a GPU?"""
+        is_product = problem.kernel_pixels == 1 and set(problem.stride) == {1} and self.groups == 1
+        is_left_to_cublas = is_product and not cudnn.likely_form(problem).copies
+        return is_left_to_cublas or (self.is_depthwise and problem.item_bytes == 2)
 
-    def weight_partials_bytes(self, gpu: Gpu) -> int:
-        """Partial sums of the weight gradient, fp32."""
-        sums_bytes = 4 * self.weight.numel
-        if self.is_depthwise:
-            return 8 * self.x.shape[0] * sums_bytes if self.is_half and self.is_channels_last else 0
-        is_direct = self.is_direct("weight gradient")
-        if is_direct and self.has_few_inputs:
-            return 0
-        if is_direct and not self.is_channels_last:
-            return self.x.shape[0] * sums_bytes
-        columns = self.kernel_pixels * self._padded(self.weight.shape[1], is_input=True)
-        tiles = ceil_div(self.weight.shape[0], _TILE) * ceil_div(columns, _TILE)
-        # Two blocks fit on a multiprocessor for products of fp32 and for few channels.
-        is_doubled = is_direct if not self.is_half else self.x.shape[1] <= 4
-        blocks = gpu.num_sms * (2 if is_doubled else 1)
-        splits = blocks // tiles
-        if self.is_half and self.x.shape[1] > 4 and not is_direct:
-            # Halves are cut no finer than some thousand pixels, and not at all where the GPU is nearly full.
-            num_pixels = product(self.y_shape) // self.y_shape[1]
-            splits = min(splits, num_pixels // _PIXELS_PER_SPLIT) if splits > 2 else 0
-        elif tiles > blocks:
-            return 4 * _TILE * _TILE * blocks
-        return splits * 4 * self.weight.shape[0] * columns
+    def _described(self, problem: cudnn.Problem) -> cudnn_library.Convolution:
+        return cudnn_library.Convolution(
+            problem.x,
+            problem.weight,
+            problem.y,
+            problem.stride,
+            _as_image_setting(self.padding, 0),
+            _as_image_setting(self.dilation, 1),
+            self.x.dtype,
+            problem.channels_last,
+        )
+
+
+def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """torch gives a one-dimensional convolution a first image dimension of 1."""
+    return shape if len(shape) >= _MIN_IMAGE_DIMS + 2 else (*shape[:2], 1, *shape[2:])
+
+
+def _as_image_setting(setting: tuple[int, ...], first: int) -> tuple[int, ...]:
+    return setting if len(setting) >= _MIN_IMAGE_DIMS else (first, *setting)
 
 
 def _agreeing(tensor: TensorRef, channels_last: bool) -> tuple[int, ...]:
@@ -149,10 +118,14 @@ def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     stride, padding, dilation = (integers(op.args[index]) for index in (3, 4, 5))
     is_transposed, groups = bool(op.args[6]), integers(op.args[8])[0]
     y_shape = _transposed_shape(op) if is_transposed else _output_shape(x, weight, stride, padding, dilation)
-    conv = _Convolution(x, weight, y_shape, stride, groups)
+    conv = _Convolution(x, weight, y_shape, stride, padding, dilation, groups, is_transposed)
     before = _agreeing(x, conv.is_channels_last)
-    workspace = conv.copies_bytes("output") + _PLAN_BYTES
-    return (*before, OUTPUT, *_agreeing(weight, conv.is_channels_last), workspace)
+    return (*before, OUTPUT, *_agreeing(weight, conv.is_channels_last), *_workspace(conv, "output", gpu))
+
+
+def _workspace(conv: _Convolution, kind: cudnn.Kind, gpu: Gpu) -> tuple[int, ...]:
+    workspace_bytes = conv.workspace_bytes(kind, gpu)
+    return (workspace_bytes,) if workspace_bytes else ()
 
 
 def _output_shape(
@@ -176,16 +149,18 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     gradient, x, weight = (tensor_argument(op, index) for index in range(3))
     mask = op.args[10]
     wants_input, wants_weight, wants_bias = mask if isinstance(mask, tuple | list) else (True, True, False)
-    conv = _Convolution(x, weight, gradient.shape, integers(op.args[4]), integers(op.args[9])[0])
+    groups, is_transposed = integers(op.args[9])[0], bool(op.args[7])
+    stride, padding, dilation = (integers(op.args[index]) for index in (4, 5, 6))
+    conv = _Convolution(x, weight, gradient.shape, stride, padding, dilation, groups, is_transposed)
     layout = conv.is_channels_last
     before = (*_agreeing(gradient, layout), *_agreeing(x, layout))
     steps = before
     if wants_input:
-        workspace = (*_agreeing(weight, layout), conv.copies_bytes("input gradient") + _PLAN_BYTES)
+        workspace = (*_agreeing(weight, layout), *_workspace(conv, "input gradient", gpu))
         steps += (OUTPUT, *workspace, *freed(workspace))
     if wants_weight:
-        workspace_bytes = conv.copies_bytes("weight gradient") + conv.weight_partials_bytes(gpu) + _PLAN_BYTES
-        steps += (OUTPUT, workspace_bytes, -workspace_bytes)
+        workspace = _workspace(conv, "weight gradient", gpu)
+        steps += (OUTPUT, *workspace, *freed(workspace))
     if wants_bias:
         sums = staging(gradient, (0, *range(2, len(gradient.shape))), gpu)
         steps += (*freed(before), OUTPUT, *sums)

@@ -3,7 +3,8 @@
 A block of threads covers outputs and inputs in two dimensions; when each thread still has 256 or more inputs and the
 grid is small, the inputs are split across blocks too, and the partial results meet in global memory. The buffers are
 known from the shapes, strides and the number of multiprocessors.
-Probe: every `sum.dim_IntList` and `linalg_vector_norm` of the models, the sums inside convolution and norm backward.
+Probe: every `sum.dim_IntList` and `linalg_vector_norm` of the models, the sums inside convolution and norm backward;
+`norm` is the same kernel (ReduceOps.cpp; a recorded weight norm).
 """
 
 from __future__ import annotations
@@ -143,4 +144,6 @@ RULES: dict[str, Rule] = {
     "aten.mean.default": _whole,
     "aten.mean.dim": _sum,
     "aten.linalg_vector_norm.default": _vector_norm,
+    "aten.norm.Scalar": _whole,
+    "aten.norm.ScalarOpt_dim": _vector_norm,
 }

@@ -1,0 +1,235 @@
+"""Measures cuDNN's workspaces for random convolutions, and asks cuDNN which plans it proposes for them.
+
+    python benchmarks/probe_convolutions.py --out OUT --seconds 120                      # on a GPU
+    python benchmarks/probe_convolutions.py --out OUT --plans-only --seed 1              # on a GPU: nothing is measured
+    python benchmarks/probe_convolutions.py --out OUT --library LIB --gpu-json FILE      # no GPU: plans only
+
+Rows (OUT/convolutions.jsonl), per convolution and pass: its shapes; "first" and "steady", the bytes that the first and
+the second call took above their result; "plans" of the handle and "offline" of the GPU's description, as
+cudnn_backend.py says. OUT/gpu.json is that description. Shapes are drawn from a fixed seed, so that a longer run
+repeats a shorter one; every third shape (index % 3 == 0) is kept for testing rules, and no rule is derived from it.
+On the H200 torch runs the first plan of the handle (1,849 of 1,881 rows; the others are depthwise convolutions that
+torch computes itself, or shapes for which the heuristics propose nothing), so plans alone say what is allocated.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from cudnn_backend import OPERATIONS, Convolution, Cudnn, CudnnError, Kind, Plan
+
+CHANNELS = (1, 3, 4, 8, 16, 24, 32, 40, 48, 64, 64, 72, 80, 96, 128, 128, 160, 192, 256, 256, 320, 384, 512, 512, 576)
+CHANNELS += (640, 768, 960, 1024, 1280, 1536, 2048)
+BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+SIZES = (7, 8, 14, 16, 20, 28, 32, 40, 56, 64, 80, 112, 128, 160, 224, 256)
+LENGTHS = (49, 50, 100, 128, 200, 499, 512, 1000, 1024, 1500, 2048, 3000, 4096, 8000, 16384, 32000)
+DEPTHS = (4, 8, 16, 32)
+STEMS = ((3, 1), (3, 2), (4, 4), (7, 2), (8, 8), (14, 14), (16, 16), (10, 5), (15, 4))
+STYLES = {"point": 0.28, "same": 0.4, "down": 0.17, "patch": 0.06, "valid": 0.04, "stem": 0.05}
+LEVELS_SHARE = 0.6
+MAX_TENSOR_BYTES = 2**30
+MAX_MULTIPLICATIONS = 10**12
+BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+def window(random_: random.Random, style: str) -> tuple[int, int, int]:
+    """Kernel, stride and padding."""
+    if style == "point":
+        return 1, random_.choice((1, 1, 1, 2)), 0
+    if style == "same":
+        kernel = random_.choice((3, 3, 3, 3, 5, 7, 9))
+        return kernel, 1, kernel // 2
+    if style == "down":
+        kernel, stride = random_.choice(((3, 2), (3, 2), (3, 2), (7, 2), (4, 2), (5, 2)))
+        return kernel, stride, random_.choice(((kernel - 1) // 2, (kernel - 1) // 2, 0))
+    if style == "stem":
+        kernel, stride = random_.choice(STEMS)
+        return kernel, stride, kernel // 2 if stride <= 2 else 0
+    kernel = random_.choice((2, 2, 3, 4, 8) if style == "patch" else (2, 3, 4))
+    return kernel, kernel if style == "patch" else 1, 0
+
+
+def image(random_: random.Random, dims: int) -> tuple[int, ...]:
+    if dims == 1:
+        return 1, random_.randrange(20, 20000) if random_.random() < 0.25 else random_.choice(LENGTHS)
+    size = random_.randrange(5, 260 // dims) if random_.random() < 0.15 else random_.choice(SIZES[: 24 - 5 * dims])
+    return (size,) * 2 if dims == 2 else (random_.choice(DEPTHS), size, size)
+
+
+def draw_level(random_: random.Random) -> Convolution:
+    """A convolution between two levels of a network whose channels double where its sides halve."""
+    dims = random_.choices((1, 2, 3), (0.25, 0.65, 0.1))[0]
+    level = random_.randrange(5)
+    channels = random_.choice((16, 32, 32, 48, 64, 64, 64, 80, 96, 128) if dims > 1 else (64, 128, 256, 512)) << level
+    channels = min(channels, 2048)
+    side = random_.choice((56, 56, 64, 112, 128, 256) if dims == 2 else (2048, 3000, 16000, 16384, 65536, 160000))
+    side = max(7, (32 if dims == 3 else side) >> level)
+    batch = 2 ** random_.randrange(9 if dims < 3 else 5)
+    kernel, stride, padding = random_.choice(
+        ((3, 1, 1), (3, 1, 1), (3, 1, 1), (3, 2, 1), (1, 2, 0), (1, 1, 0), (2, 2, 0), (5, 1, 2), (7, 1, 3), (9, 1, 4))
+    )
+    pair = random_.choice(((1, 1), (1, 1), (1, 1), (1, 2), (2, 1), (4, 1), (1, 4), (3, 1)))
+    inputs, outputs = pair[0] * channels, pair[1] * channels
+    if random_.random() < 0.1:
+        inputs, kernel, stride, padding = random_.choice(
+            ((3, 7, 2, 3), (3, 3, 1, 1), (3, 3, 2, 1), (3, 4, 4, 0), (3, 16, 16, 0), (1, 10, 5, 0), (1, 15, 4, 7))
+        )
+        side, outputs = (224 if dims == 2 else side), min(outputs, 1024)
+    elif random_.random() < 0.05:
+        outputs = random_.choice((1, 3, 4, 21, 150))
+    flat = dims == 1
+    return Convolution(
+        x=(batch, inputs, *((1, side) if flat else (side,) * 2 if dims == 2 else (min(side, 16), side, side))),
+        w=(outputs, inputs, *((1, kernel) if flat else (kernel,) * dims)),
+        stride=(1, stride) if flat else (stride,) * dims,
+        padding=(0, padding) if flat else (padding,) * dims,
+        dilation=(1,) * max(dims, 2),
+        dtype=random_.choices(("f32", "bf16", "f16"), (0.5, 0.45, 0.05))[0],
+        channels_last=not flat and random_.random() < 0.35,
+    )
+
+
+def draw(random_: random.Random) -> Convolution:
+    """One convolution as networks have them: mostly images, odd kernels with padding, powers of two and their sums."""
+    if random_.random() < LEVELS_SHARE:
+        return draw_level(random_)
+    dims = random_.choices((1, 2, 3), (0.2, 0.7, 0.1))[0]
+    dtype = random_.choices(("f32", "bf16", "f16"), (0.5, 0.4, 0.1))[0]
+    batch = random_.choice(BATCHES)
+    style = random_.choices(tuple(STYLES), tuple(STYLES.values()))[0]
+    inputs, outputs = random_.choice(CHANNELS[:3] if style == "stem" else CHANNELS), random_.choice(CHANNELS)
+    if style != "stem" and random_.random() < 0.4:
+        outputs = inputs
+    groups = 1
+    if random_.random() < 0.15:
+        groups = inputs if random_.random() < 0.6 else random_.choice((2, 4, 16, 32))
+        groups = groups if inputs % groups == 0 and outputs % groups == 0 else 1
+    kernel, stride, padding = window(random_, style)
+    dilation = 2 if style == "same" and random_.random() < 0.05 else 1
+    flat = dims == 1
+    return Convolution(
+        x=(batch, inputs, *image(random_, dims)),
+        w=(outputs, inputs // groups, *((1, kernel) if flat else (kernel,) * dims)),
+        stride=(1, stride) if flat else (stride,) * dims,
+        padding=(0, padding * dilation) if flat else (padding * dilation,) * dims,
+        dilation=(1, dilation) if flat else (dilation,) * dims,
+        dtype=dtype,
+        channels_last=not flat and random_.random() < 0.35,
+    )
+
+
+def is_moderate(convolution: Convolution) -> bool:
+    x, w, y = convolution.x, convolution.w, convolution.y
+    if min(y) < 1:
+        return False
+    largest = max(map(prod, (x, w, y))) * BYTES[convolution.dtype]
+    return largest <= MAX_TENSOR_BYTES and prod(y) * prod(w[1:]) <= MAX_MULTIPLICATIONS
+
+
+def convolutions(seed: int) -> Iterator[tuple[int, Convolution]]:
+    random_ = random.Random(seed)
+    index = 0
+    while True:
+        convolution = draw(random_)
+        if is_moderate(convolution):
+            yield index, convolution
+            index += 1
+
+
+def measured_bytes(convolution: Convolution, kind: Kind) -> list[int]:
+    """What two calls in a row took above their result, as requested of the allocator."""
+    import torch
+
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[convolution.dtype]
+    dims = len(convolution.stride)
+    layout = torch.contiguous_format
+    if convolution.channels_last:
+        layout = torch.channels_last if dims == 2 else torch.channels_last_3d
+    x, w, y = (
+        torch.empty(shape, dtype=dtype, device="cuda", memory_format=layout)
+        for shape in (convolution.x, convolution.w, convolution.y)
+    )
+    groups = convolution.x[1] // convolution.w[1]
+    settings = (
+        list(convolution.stride),
+        list(convolution.padding),
+        list(convolution.dilation),
+        False,
+        [0] * dims,
+        groups,
+    )
+    found = []
+    for _ in range(2):
+        before = torch.cuda.memory_stats()["requested_bytes.all.current"]
+        torch.cuda.reset_peak_memory_stats()
+        if kind == "forward":
+            result = torch.ops.aten.convolution(x, w, None, *settings)
+        else:
+            mask = [kind == "input gradient", kind == "weight gradient", False]
+            results = torch.ops.aten.convolution_backward(y, x, w, None, *settings, mask)
+            result = results[mask.index(True)]
+            del results
+        peak = torch.cuda.memory_stats()["requested_bytes.all.peak"]
+        found.append(peak - before - result.numel() * result.element_size())
+        del result
+    return found
+
+
+def described(plans: list[Plan]) -> list[dict[str, Any]]:
+    return [asdict(plan) for plan in plans]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=120)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--plans", type=int, default=3, help="plans to list per convolution and pass")
+    parser.add_argument("--plans-only", action="store_true", help="ask the handle only; tens of times as many rows")
+    parser.add_argument("--library", default="libcudnn.so.9", help="path of cuDNN; else the one that torch loads")
+    parser.add_argument("--gpu-json", type=Path, help="a GPU's description: plans for it, nothing is measured")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    handle: Cudnn | None = None
+    if args.gpu_json:
+        text = args.gpu_json.read_text()
+    else:
+        import torch
+
+        torch.nn.functional.conv2d(torch.ones(1, 1, 8, 8, device="cuda"), torch.ones(1, 1, 3, 3, device="cuda"))
+        handle = Cudnn(args.library)
+        text = handle.device_json()
+        (args.out / "gpu.json").write_text(text)
+        print("torch", torch.__version__, "cuDNN", torch.backends.cudnn.version(), text, flush=True)
+    offline = None if args.plans_only else Cudnn(args.library, text)
+    begin_s = time.monotonic()
+    with (args.out / "convolutions.jsonl").open("w") as file:
+        for index, convolution in convolutions(args.seed):
+            if time.monotonic() - begin_s > args.seconds:
+                break
+            for kind in OPERATIONS:
+                row: dict[str, Any] = {"index": index, "kind": kind, **asdict(convolution)}
+                try:
+                    if offline:
+                        row["offline"] = described(offline.plans(convolution, kind, args.plans))
+                    if handle:
+                        row["plans"] = described(handle.plans(convolution, kind, args.plans))
+                    if handle and offline:
+                        row["first"], row["steady"] = measured_bytes(convolution, kind)
+                except (CudnnError, RuntimeError) as error:
+                    row["error"] = f"{type(error).__name__}: {error}"[:200]
+                file.write(json.dumps(row, separators=(",", ":")) + "\n")
+            file.flush()
+    print(index, "convolutions in", round(time.monotonic() - begin_s), "s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Small models whose kernels take no time, so that a training step of theirs lasts as long as the CPU needs for it.
+
+`small_models()` gives them by name: styles of writing a model (norms out of plain ops or fused, one module or many,
+convolutions, recurrent layers), precisions, checkpointing, optimizers. Nothing is built until asked, on the default
+device of whoever asks. Every model takes what `inputs` makes and returns a scalar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+WIDTH, HEADS, TOKENS, VOCABULARY, LAYERS = 64, 2, 16, 128, 10
+RECURRENT_WIDTH = 512
+"""Narrower layers are run by one kernel for all tokens."""
+
+
+class PlainNorm(nn.Module):
+    """RMS norm as decoders write it, out of plain ops in fp32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Four projections, rotary positions and fused attention."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.out = (nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(4))
+        angle = torch.ones(TOKENS, WIDTH // HEADS)
+        self.register_buffer("cos", angle.cos())
+        self.register_buffer("sin", angle.sin())
+
+    def rotate(self, x: Tensor) -> Tensor:
+        half = x.shape[-1] // 2
+        turned = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+        return x * self.cos.to(x.dtype) + turned * self.sin.to(x.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (*x.shape[:-1], HEADS, WIDTH // HEADS)
+        q, k, v = (project(x).view(shape).transpose(1, 2) for project in (self.q, self.k, self.v))
+        y = F.scaled_dot_product_attention(self.rotate(q), self.rotate(k), v, is_causal=True)
+        return self.out(y.transpose(1, 2).contiguous().view(*x.shape))
+
+
+class GatedMlp(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(WIDTH, 2 * WIDTH, bias=False)
+        self.down, self.act = nn.Linear(2 * WIDTH, WIDTH, bias=False), nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.act(self.gate(x)) * self.up(x))
+
+
+class DecoderBlock(nn.Module):
+    """As today's decoders are written: many small modules."""
+
+    def __init__(self, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.first, self.second = norm(WIDTH), norm(WIDTH)
+        self.attention, self.mlp = Attention(), GatedMlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.first(x))
+        return x + self.mlp(self.second(x))
+
+
+class FlatBlock(nn.Module):
+    """As the first GPTs were written: few modules, biases, dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, _ = x.shape
+        parts = self.qkv(self.first(x)).split(WIDTH, dim=2)
+        q, k, v = (part.view(batch, tokens, HEADS, WIDTH // HEADS).transpose(1, 2) for part in parts)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=0.1)
+        x = x + F.dropout(self.out(y.transpose(1, 2).reshape(batch, tokens, WIDTH)), 0.1)
+        return x + F.dropout(self.down(F.gelu(self.up(self.second(x)))), 0.1)
+
+
+class ConvBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(2))
+        self.norm, self.norm2, self.relu = nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm2(self.second(self.relu(self.norm(self.first(x)))))
+        return self.relu(x + y)
+
+
+class Text(nn.Module):
+    """Embedding, blocks, head, cross-entropy."""
+
+    def __init__(self, block: Callable[[], nn.Module], checkpointed: bool = False) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.ModuleList(block() for _ in range(LAYERS))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.checkpointed = checkpointed
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), tokens.flatten())
+
+
+class Images(nn.Module):
+    def __init__(self, checkpointed: bool = False) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.blocks = nn.ModuleList(ConvBlock() for _ in range(LAYERS))
+        self.head = nn.Linear(8, VOCABULARY)
+        self.checkpointed = checkpointed
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        x = self.stem(images)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        return F.cross_entropy(self.head(x.mean((2, 3))), labels)
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer, whose op launches a few kernels per token."""
+
+    def __init__(self, kind: Callable[..., nn.RNNBase]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, RECURRENT_WIDTH)
+        self.layer = kind(RECURRENT_WIDTH, RECURRENT_WIDTH, 2, batch_first=True, bidirectional=True, dropout=0.1)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden, _ = self.layer(self.embed(tokens).repeat(8, 4, 1))
+        return hidden.float().mean()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallModel:
+    """One model and how it is trained."""
+
+    build: Callable[[], nn.Module]
+    is_text: bool = True
+    dtype: torch.dtype = torch.float32
+    autocast: torch.dtype | None = None
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
+
+    def inputs(self, device: str) -> dict[str, Tensor]:
+        if self.is_text:
+            return {"tokens": torch.zeros(2, TOKENS, dtype=torch.int64, device=device)}
+        return {
+            "images": torch.zeros(2, 3, 8, 8, dtype=self.dtype, device=device),
+            "labels": torch.zeros(2, dtype=torch.int64, device=device),
+        }
+
+
+def small_models() -> dict[str, SmallModel]:
+    """All, by name; checkpointed ones have the plain model beside them."""
+    bf16 = torch.bfloat16
+    layer = partial(nn.TransformerEncoderLayer, WIDTH, HEADS, 2 * WIDTH, batch_first=True)
+    plain = partial(DecoderBlock, PlainNorm)
+    fused = partial(DecoderBlock, nn.RMSNorm)
+    flat_text = partial(Text, FlatBlock)
+    adamw: Any = torch.optim.AdamW
+    return {
+        "decoder": SmallModel(build=partial(Text, plain), dtype=bf16),
+        "decoder autocast": SmallModel(build=partial(Text, plain), autocast=bf16),
+        "decoder checkpointed": SmallModel(build=partial(Text, plain, True), dtype=bf16),
+        "fused norms": SmallModel(build=partial(Text, fused), dtype=bf16),
+        "fused norms checkpointed": SmallModel(build=partial(Text, fused, True), dtype=bf16),
+        "flat": SmallModel(build=flat_text, dtype=bf16),
+        "flat autocast": SmallModel(build=flat_text, autocast=bf16),
+        "flat checkpointed": SmallModel(build=partial(Text, FlatBlock, True), dtype=bf16),
+        "flat autocast checkpointed": SmallModel(build=partial(Text, FlatBlock, True), autocast=bf16),
+        "encoder": SmallModel(build=partial(Text, layer)),
+        "images": SmallModel(build=Images, is_text=False),
+        "images checkpointed": SmallModel(build=partial(Images, True), is_text=False),
+        "lstm": SmallModel(build=partial(Recurrent, nn.LSTM)),
+        "gru": SmallModel(build=partial(Recurrent, nn.GRU), dtype=bf16),
+        "flat fused adamw": SmallModel(build=flat_text, dtype=bf16, optimizer=partial(adamw, fused=True)),
+        "flat lone adamw": SmallModel(build=flat_text, dtype=bf16, optimizer=partial(adamw, foreach=False)),
+        "flat sgd": SmallModel(build=flat_text, dtype=bf16, optimizer=partial(torch.optim.SGD, lr=0.1)),
+        "flat adafactor": SmallModel(build=flat_text, dtype=bf16, optimizer=torch.optim.Adafactor),
+    }

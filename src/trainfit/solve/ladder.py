@@ -1,0 +1,167 @@
+"""Ladders: choices from the smallest to that of recomputing nothing, the same for every budget.
+
+In: a `Problem`, and for the second kind a sketch of the peak. Out: the choice at a step; time falls as steps rise.
+
+`ModelLadder` has the fastest choice for each of many modelled peaks. Reserved bytes are more than the model says, by
+what the allocator wastes, and that depends on which tensors are kept: large ones find no hole between the optimizer's.
+So `MeasuredLadder` goes by what is reserved when all blocks of a class take one option: of each class's options those
+on the lower convex hull of (time, reserved bytes) are used, and from the top down one block at a time goes to the next
+of them, first where most bytes are saved per ns. Where in a run the heavier drops are matters as well: `arrangements`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+
+from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.whole import Problem
+
+RUNGS = 16
+STEPS_BETWEEN = 32
+"""Choices between two rungs of a `ModelLadder`."""
+
+
+class Ladder(ABC):
+    """`num_steps` choices, by rising peak and falling time."""
+
+    num_steps: int
+
+    def __init__(self) -> None:
+        self._choices: dict[int, Choice] = {}
+
+    def at(self, step: int) -> Choice:
+        if step not in self._choices:
+            self._choices[step] = self._make(step)
+        return self._choices[step]
+
+    @property
+    def stride(self) -> int:
+        """From rung to rung."""
+        return max(1, self.num_steps // RUNGS)
+
+    @abstractmethod
+    def least_bytes(self, step: int) -> int:
+        """No less than this is allocated at the step, by the linear model."""
+
+    @abstractmethod
+    def _make(self, step: int) -> Choice: ...
+
+
+class ModelLadder(Ladder):
+    """The fastest choice for each modelled peak, evenly spread."""
+
+    num_steps = RUNGS * STEPS_BETWEEN
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__()
+        self._problem = problem
+        self._highest_bytes = problem.peak((0,) * len(problem.class_of))[0]
+
+    @cached_property
+    def lowest(self) -> Choice:
+        return smallest_peak(self._problem)
+
+    def least_bytes(self, step: int) -> int:
+        low, high = self.lowest.peak_bytes, self._highest_bytes
+        return low + (high - low) * step // self.num_steps
+
+    def _make(self, step: int) -> Choice:
+        return (fastest_within(self._problem, self.least_bytes(step)) if step else None) or self.lowest
+
+
+class MeasuredLadder(Ladder):
+    """One block after the other to the next option that is worth its time by what is reserved."""
+
+    def __init__(self, problem: Problem, sketch: Callable[[Choice, int | None], int]) -> None:
+        super().__init__()
+        self._problem = problem
+        self._sketch = sketch
+        self._moves = sorted(self._all_moves())
+        self.num_steps = len(self._moves)
+
+    def least_bytes(self, step: int) -> int:
+        return self.at(step).peak_bytes
+
+    def _all_moves(self) -> Iterator[tuple[float, int, int, int]]:
+        """(ns per byte, number on the hull, block, the option's index) for every block and every option on its hull."""
+        for class_index in range(len(self._problem.menus)):
+            hull = self._hull(class_index)
+            blocks = [block for block, its_class in enumerate(self._problem.class_of) if its_class == class_index]
+            for number, (one, two) in enumerate(pairwise(hull)):
+                price = len(blocks) * (two[0] - one[0]) / (one[1] - two[1])
+                for block in blocks:
+                    yield price, number, block, two[2]
+
+    def _hull(self, class_index: int) -> list[tuple[int, int, int]]:
+        """(ns, reserved bytes, the option's index), convex, from nothing recomputed on."""
+        menu = self._problem.menus[class_index]
+        hull: list[tuple[int, int, int]] = []
+        for index in sorted(range(len(menu)), key=lambda index: (menu[index].recompute_ns, index)):
+            limit_bytes = hull[-1][1] - 1 if hull else None
+            point = (menu[index].recompute_ns, self._uniform_bytes(class_index, index, limit_bytes), index)
+            if limit_bytes is not None and point[1] > limit_bytes:
+                continue
+            while len(hull) > 1 and _is_above(hull[-2], hull[-1], point):
+                hull.pop()
+            hull.append(point)
+        return hull
+
+    def _uniform_bytes(self, class_index: int, index: int, limit_bytes: int | None) -> int:
+        """What is reserved when all blocks of the class take the option, and the others keep everything."""
+        options = tuple(index if c == class_index else 0 for c in self._problem.class_of)
+        return self._sketch(_choice(self._problem, options), limit_bytes)
+
+    def _make(self, step: int) -> Choice:
+        options = [0] * len(self._problem.class_of)
+        for _, _, block, index in self._moves[: self.num_steps - step]:
+            options[block] = index
+        return _choice(self._problem, tuple(options))
+
+
+def arrangements(choice: Choice) -> Iterator[Choice]:
+    """The choice, and the options of its runs in other orders: heavier drops first, last, alternating with lighter
+    ones, and a quarter of them last."""
+    seen = {choice.options}
+    yield choice
+    for arrange in (_first, _last, _alternating, _quarter_last):
+        options: list[int] = []
+        for run in choice.problem.runs:
+            menu = choice.problem.menus[run.class_index]
+            here = choice.options[run.first : run.first + run.length]
+            options += arrange(sorted(here, key=lambda index: (menu[index].kept_bytes, index)))
+        if tuple(options) not in seen:
+            seen.add(tuple(options))
+            yield replace(choice, options=tuple(options))
+
+
+def _first(heaviest_first: list[int]) -> list[int]:
+    return heaviest_first
+
+
+def _last(heaviest_first: list[int]) -> list[int]:
+    return heaviest_first[::-1]
+
+
+def _alternating(heaviest_first: list[int]) -> list[int]:
+    half = (len(heaviest_first) + 1) // 2
+    order = [0] * len(heaviest_first)
+    order[::2], order[1::2] = heaviest_first[:half], heaviest_first[half:]
+    return order
+
+
+def _quarter_last(heaviest_first: list[int]) -> list[int]:
+    start = len(heaviest_first) * 3 // 4
+    return heaviest_first[start:] + heaviest_first[:start]
+
+
+def _is_above(one: tuple[int, int, int], middle: tuple[int, int, int], two: tuple[int, int, int]) -> bool:
+    """Whether the middle point is on or above the line between the others."""
+    return (middle[0] - one[0]) * (one[1] - two[1]) >= (two[0] - one[0]) * (one[1] - middle[1])
+
+
+def _choice(problem: Problem, options: tuple[int, ...]) -> Choice:
+    return Choice(problem, options, problem.recompute_ns(options), 0, 0)

@@ -1,0 +1,247 @@
+"""Workspaces of plans that cuDNN makes without a GPU, against those of the GPU's own plans.
+
+The rows are benchmarks/probe_convolutions.py's (H200, cuDNN 9.19). Asking the library needs one, which torch's CUDA
+builds bring; the formulas do not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import trainfit
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.hidden import convolution, cudnn, cudnn_library
+from trainfit.gpus.hidden.cudnn_library import Convolution, Plan
+from trainfit.records import OUTPUT, Op, Phase, TensorRef
+
+H200 = find_gpu("h200")
+PART_BYTES = 4 * 128 * 128 + 4  # fp32 sums of a tile, and a counter
+PLAN_BYTES = 147
+Shape = tuple[int, ...]
+
+
+def problem(kind: cudnn.Kind, x: Shape, weight: Shape, y: Shape, **settings: Any) -> cudnn.Problem:
+    stride = settings.get("stride", (1, 1))
+    return cudnn.Problem(
+        kind, settings.get("item_bytes", 4), settings.get("channels_last", False), x, weight, y, stride
+    )
+
+
+def shared_plan(engine: int, tile: int = 0, cluster: tuple[int, int] = (1, 1), alone: int = 0) -> Plan:
+    """A plan whose blocks share tiles, with a workspace that only a machine without a GPU would state."""
+    return Plan(engine, ((2, tile), (13, 0), (18, 1), (25, alone), (27, cluster[0]), (28, cluster[1])), 12345)
+
+
+def test_tiles_of_a_weight_gradient_are_shared_by_all_blocks() -> None:
+    # 2 x 2 tiles of 128 x 128 for each of 9 pixels; 132 blocks cut each of the 36 into 3. The H200 took 35127903 bytes.
+    asked = problem("weight gradient", (64, 256, 14, 14), (256, 256, 3, 3), (64, 256, 14, 14))
+    copies_bytes = 4 * (64 * 256 * 14 * 14 * 2 + 256 * 256 * 9)
+    assert copies_bytes == 28049408
+    expected = copies_bytes + 36 * 3 * PART_BYTES + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(68), H200) == expected == 35127875
+
+
+def test_clusters_leave_blocks_idle() -> None:
+    # 9 tiles of 64 x 64; clusters of 3 fit 39 times, so each tile is cut into 117 // 9 = 13. The H200 took 1917591.
+    asked = problem(
+        "weight gradient", (64, 64, 56, 56), (64, 64, 3, 3), (64, 64, 56, 56), item_bytes=2, channels_last=True
+    )
+    assert (
+        cudnn.planned_bytes(asked, shared_plan(65, tile=5, cluster=(1, 3)), H200)
+        == 9 * 13 * (4 * 64 * 64 + 4) + PLAN_BYTES
+        == 1917543
+    )
+
+
+def test_only_the_last_wave_is_shared_and_no_part_is_shorter_than_four_steps() -> None:
+    # 4096 tiles are 31 waves of 132, and 4 more; 9 x 256 products are 72 steps, 18 parts. The H200 took 543949299.
+    asked = problem("output", (16, 256, 1, 16384), (256, 256, 1, 9), (16, 256, 1, 16384))
+    copies_bytes = 4 * (16 * 256 * 16384 * 2 + 256 * 256 * 9)
+    expected = copies_bytes + 4 * 18 * PART_BYTES + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(67, cluster=(1, 2)), H200) == expected == 543949235
+
+
+def test_a_plan_that_shares_nothing_takes_what_it_says() -> None:
+    asked = problem("output", (16, 256, 1, 16384), (256, 256, 1, 9), (16, 256, 1, 16384))
+    assert cudnn.planned_bytes(asked, shared_plan(67, alone=1), H200) == 12345
+    assert cudnn.planned_bytes(asked, shared_plan(38), H200) == 12345
+    assert cudnn.planned_bytes(asked, shared_plan(67), find_gpu("a100-80gb")) == 12345
+
+
+def contiguous(*shape: int) -> TensorRef:
+    strides, step = [], 1
+    for size in reversed(shape):
+        strides.insert(0, step)
+        step *= size
+    return TensorRef(0, "float32", shape, tuple(strides), 0)
+
+
+def forward_op(x: TensorRef, weight: TensorRef) -> Op:
+    args = (x, weight, None, (1,), (4,), (1,), False, (0,), 1)
+    return Op("aten.convolution.default", Phase.FORWARD, "", args, (), ())
+
+
+def test_a_one_dimensional_convolution_is_asked_about_as_an_image_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def first_plan(described: Convolution, kind: str, gpu: Any) -> Plan:
+        asked.append((described, kind))
+        return Plan(38, (), 777)
+
+    monkeypatch.setattr(cudnn_library, "first_plan", first_plan)
+    op = forward_op(contiguous(16, 256, 512), contiguous(128, 256, 9))
+    steps = convolution.RULES[op.name](op, H200)
+    assert steps == (OUTPUT, 777)
+    x, weight, y = (16, 256, 1, 512), (128, 256, 1, 9), (16, 128, 1, 512)
+    assert asked == [(Convolution(x, weight, y, (1, 1), (0, 4), (1, 1), "float32", False), "output")]
+
+
+def test_a_kernel_of_one_pixel_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_plan(*asked: Any) -> Plan:
+        raise AssertionError(asked)
+
+    monkeypatch.setattr(cudnn_library, "first_plan", first_plan)
+    args = (contiguous(8, 64, 32, 32), contiguous(64, 64, 1, 1), None, (1, 1), (0, 0), (1, 1), False, (0, 0), 1)
+    op = Op("aten.convolution.default", Phase.FORWARD, "", args, (), ())
+    assert OUTPUT in convolution.RULES[op.name](op, H200)
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_an_estimate_says_when_the_choice_of_kernels_is_imitated(
+    monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    monkeypatch.setattr(cudnn_library, "is_installed", lambda: is_installed)
+
+    step = trainfit.Step(
+        model=torch.nn.Conv2d(4, 4, 3),
+        batch=(torch.zeros(1, 4, 8, 8),),
+        loss=lambda output: output.sum(),
+        optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+    )
+    lines = trainfit.estimate(step, "h200").not_modelled
+    assert any("imitated" in line for line in lines) is not is_installed
+
+
+needs_cudnn = pytest.mark.skipif(not cudnn_library.is_installed(), reason="no cuDNN here; torch's CUDA builds have one")
+# kind, x, weight, stride, padding, dtype, channels-last; engine and knobs of the GPU's own first plan
+GPU_PLANS: list[tuple[Any, ...]] = [
+    ("output", (64, 4, 64, 64), (160, 4, 3, 3), (1, 1), (0, 0), "bfloat16", False, 1, {2: 4, 3: 0}),
+    (
+        "output",
+        (32, 24, 80, 80),
+        (320, 24, 3, 3),
+        (2, 2),
+        (1, 1),
+        "float16",
+        True,
+        62,
+        {2: 0, 13: 0, 18: 0, 25: 0, 27: 8, 28: 1},
+    ),
+    ("output", (4, 40, 1, 49), (40, 40, 1, 7), (1, 1), (0, 3), "float16", False, 45, {2: 5, 5: 3, 14: 6}),
+    (
+        "output",
+        (64, 256, 20, 20),
+        (256, 256, 3, 3),
+        (1, 1),
+        (1, 1),
+        "float32",
+        True,
+        67,
+        {2: 9, 13: 0, 18: 0, 25: 0, 27: 4, 28: 1},
+    ),
+    ("input gradient", (64, 4, 64, 64), (160, 4, 3, 3), (1, 1), (0, 0), "bfloat16", False, 57, {2: 4, 5: 3, 14: 3}),
+    (
+        "input gradient",
+        (32, 24, 80, 80),
+        (320, 24, 3, 3),
+        (2, 2),
+        (1, 1),
+        "float16",
+        True,
+        73,
+        {2: 4, 13: 1, 18: 1, 27: 4, 28: 1},
+    ),
+    ("input gradient", (4, 40, 1, 49), (40, 40, 1, 7), (1, 1), (0, 3), "float16", False, 2, {2: 1, 3: 0}),
+    (
+        "input gradient",
+        (64, 256, 20, 20),
+        (256, 256, 3, 3),
+        (1, 1),
+        (1, 1),
+        "float32",
+        True,
+        71,
+        {2: 3, 13: 0, 18: 0, 25: 0, 27: 1, 28: 2},
+    ),
+    (
+        "weight gradient",
+        (64, 4, 64, 64),
+        (160, 4, 3, 3),
+        (1, 1),
+        (0, 0),
+        "bfloat16",
+        False,
+        33,
+        {0: 56, 2: 4, 5: 3, 14: 3},
+    ),
+    (
+        "weight gradient",
+        (32, 24, 80, 80),
+        (320, 24, 3, 3),
+        (2, 2),
+        (1, 1),
+        "float16",
+        True,
+        49,
+        {0: 14, 2: 0, 5: 3, 14: 3},
+    ),
+    (
+        "weight gradient",
+        (4, 40, 1, 49),
+        (40, 40, 1, 7),
+        (1, 1),
+        (0, 3),
+        "float16",
+        False,
+        9,
+        {2: 8, 13: 1, 14: 4, 18: 1, 23: 0},
+    ),
+    (
+        "weight gradient",
+        (64, 256, 20, 20),
+        (256, 256, 3, 3),
+        (1, 1),
+        (1, 1),
+        "float32",
+        True,
+        68,
+        {2: 0, 13: 0, 18: 1, 25: 0, 27: 1, 28: 1},
+    ),
+    ("weight gradient", (64, 4, 28, 28), (64, 4, 5, 5), (1, 1), (2, 2), "float32", False, 20, {2: 6, 3: 0}),
+]
+
+
+@needs_cudnn
+@pytest.mark.parametrize("row", GPU_PLANS, ids=str)
+def test_the_library_proposes_what_it_proposes_on_the_gpu(row: tuple[Any, ...]) -> None:
+    if torch.backends.cudnn.version() // 100 not in (919, 920):
+        pytest.skip("later heuristics choose otherwise; the rows are those of cuDNN 9.19")
+    kind, x, weight, stride, padding, dtype, channels_last, engine, knobs = row
+    pixels = zip(x[2:], weight[2:], stride, padding, strict=True)
+    y = (x[0], weight[0], *((size + 2 * pad - kernel) // step + 1 for size, kernel, step, pad in pixels))
+    described = Convolution(x, weight, y, stride, padding, (1,) * len(stride), dtype, channels_last)
+    plan = cudnn_library.first_plan(described, kind, H200)
+    assert plan is not None
+    assert (plan.engine, dict(plan.knobs)) == (engine, knobs)
+
+
+@needs_cudnn
+def test_the_library_plans_for_every_gpu_of_the_vendor() -> None:
+    shape = (8, 64, 32, 32)
+    described = Convolution(shape, (64, 64, 3, 3), shape, (1, 1), (1, 1), (1, 1), "float16", False)
+    for name in ("v100-16gb", "t4", "a10g", "a100-80gb", "l4", "h100-80gb", "b200", "rtx5090"):
+        assert cudnn_library.first_plan(described, "output", find_gpu(name)) is not None, name
+    assert cudnn_library.first_plan(described, "output", find_gpu("mi300x")) is None
