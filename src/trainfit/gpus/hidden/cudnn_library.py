@@ -97,6 +97,12 @@ def is_installed() -> bool:
     return _library() is not None
 
 
+def version() -> int:
+    """Of the library, as in 91900; 0 where there is none."""
+    library = _library()
+    return 0 if library is None else int(library.cudnnGetVersion())
+
+
 @lru_cache(maxsize=4096)
 def first_plan(convolution: Convolution, kind: Pass, gpu: Gpu) -> Plan | None:
     library = _library()
