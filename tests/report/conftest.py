@@ -33,6 +33,8 @@ def verification(plan: trainfit.Plan) -> Verification:
         reserved_bytes=predicted.peak_reserved_bytes,
         first_step_allocated_bytes=predicted.peak_allocated_bytes,
         step_ns=plan.predicted_step_ns * 11 // 10,
+        fastest_step_ns=plan.predicted_step_ns,
+        slowest_step_ns=plan.predicted_step_ns * 12 // 10,
     )
     return Verification(
         gpu="NVIDIA H200",
