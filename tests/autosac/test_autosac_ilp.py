@@ -66,7 +66,6 @@ def torchs_case() -> tuple[Graph, dict[str, int]]:
         return graph, memory.get_tracker_snapshot("peak")[GPU]
 
 
-BUDGETS_GIB = [0.9 + 0.05 * n for n in range(15)]
 LAYERS = {f"Transformer.layers.{n}" for n in range(4)}
 
 
@@ -97,13 +96,12 @@ def test_a_budget_of_1_6_gib_on_4_ranks_checkpoints_layers_0_to_3() -> None:
     assert 0.04 < less_ms / compute_ms < 0.12
 
 
-def test_parts_of_layers_are_checkpointed_where_they_are_named_or_whole_layers_do_not_fit() -> None:
+def test_parts_of_layers_are_checkpointed_where_they_are_named() -> None:
+    """Where whole layers do not fit they are too: `test_d13` has a model that needs it."""
     graph, _ = torchs_case()
     parts = [f"{layer}{part}" for layer in sorted(LAYERS) for part in ("", ".attention", ".feed_forward")]
     whole_ms, parts_ms = sac_milp(graph, 1.6, world_size=4)[1], sac_milp(graph, 1.6, world_size=4, ac_units=parts)[1]
     assert 0 < parts_ms < whole_ms
-    least_gib = [min(gib for gib in BUDGETS_GIB if sac_milp(graph, gib, 4, units)[2] > 0) for units in (None, parts)]
-    assert least_gib[0] <= least_gib[1]
 
 
 def test_d12_the_baseline_is_the_memory_of_one_moment() -> None:
