@@ -33,7 +33,7 @@ import trainfit
 from children import emit, ready, run_all, wait_for_turn
 from curve_tables import promises, table
 from loop import default_loss
-from recompute import checkpointed, replayed, selective
+from recompute import KEPT_OPS, checkpointed, replayed, selective
 from trainfit.apply import Handle, record_blocks
 from trainfit.gpus.catalogue import find_gpu
 from zoo import Case, make_step, select
@@ -49,10 +49,12 @@ def ways(case: Case, plans: Path, kinds: list[str], device: str) -> Iterator[tup
     yield "eager", lambda model: None
     yield "every second layer", lambda model: checkpointed(model, 2)
     yield "every layer", lambda model: checkpointed(model, 1)
-    yield "torch selective", selective
+    for name, is_kept in KEPT_OPS.items():
+        yield f"torch {name}", partial(selective, is_kept=is_kept)
     if device == "cuda":
         programs = dict(record_blocks(make_step(case), find_gpu(torch.cuda.get_device_name())))
-        yield "replay, selective's ops", lambda model: replayed(model, programs)
+        for name, is_kept in KEPT_OPS.items():
+            yield f"replay, ops of {name}", partial(replayed, is_kept=is_kept, programs=programs)
     for kind in kinds:
         for path in sorted(plans.glob(f"{case.name}_{kind}_*.json")):
             plan = trainfit.Plan.load(path)

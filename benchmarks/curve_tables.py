@@ -111,6 +111,7 @@ def table(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 LIMITS: dict[str, Callable[[float, float], float]] = {
     "torch selective": lambda eager, other: 0.8 * other,
+    "torch selective, attention only": lambda eager, other: 0.8 * other,
     "every second layer": lambda eager, other: eager + 0.5 * (other - eager),
     "every layer": lambda eager, other: other,
 }
@@ -124,7 +125,7 @@ def promises(rows: list[dict[str, Any]]) -> Iterator[str]:
         if name != "eager":
             continue
         for other, limit_of in LIMITS.items():
-            plan = f"plan peak_{other.removeprefix('torch ').replace(' ', '_')}"
+            plan = f"plan peak_{other.removeprefix('torch ').replace(',', '').replace(' ', '_')}"
             if (model, other) not in found or (model, plan) not in found:
                 continue
             other_ms, plan_ms = found[model, other], found[model, plan]

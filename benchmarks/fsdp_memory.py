@@ -4,6 +4,7 @@
     python benchmarks/fsdp_memory.py measure --out OUT            # on a GPU: OUT/fsdp_measured.jsonl
     python benchmarks/fsdp_memory.py table FOLDER...              # predicted beside measured, of all files found there
     ... --set features                                            # the second set of rows, of predict or measure
+    ... --record                                                  # besides, OUT/history: what the allocator did
 
 Cases of the first set: llama1b and gpt2m; world sizes 2, 8, 64; nothing recomputed, every layer checkpointed, planned;
 parameters resharded after forward, or not (world size 8); fp32 parameters computed with in bf16 and reduced in fp32
@@ -26,6 +27,7 @@ os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
 
 import argparse
 import functools
+import gzip
 import itertools
 import json
 import sys
@@ -42,6 +44,8 @@ from torch import nn
 import forks
 import trainfit
 from measure_memory import peaks
+from record_allocations import ACTIONS, compact
+from recorder import history, start_history
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.records import Trace
@@ -170,6 +174,10 @@ def plan_path(job: Job, out: Path) -> Path:
     return out / "plans" / f"{job.model}_{job.precision}.json"
 
 
+def recording_path(job: Job, out: Path) -> Path:
+    return out / "history" / ("_".join(str(value) for value in asdict(job).values()).replace(" ", "_") + ".json.gz")
+
+
 def build(job: Job, out: Path) -> nn.Module:
     """The model with its checkpoints or its plan; where it is, the caller says."""
     model = case_of(job).module(job.recompute == "every layer")
@@ -207,16 +215,25 @@ def make_plan(job: Job, out: Path, gpu: str) -> None:
         trainfit.plan(step, gpu, budget=PLAN_BUDGETS[job.model], memory="allocated").save(path)
 
 
-def measure(job: Job, out: Path) -> dict[str, Any]:
-    """One row; runs in a process of its own."""
+def measure(job: Job, out: Path, recording: Path | None) -> dict[str, Any]:
+    """One row; runs in a process of its own. With a recording, the allocator's history is written there."""
     if job.allocator == "expandable":
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    if recording:
+        start_history()
     if FEATURES[job.feature].fsdp.get("offload"):
         torch.set_num_threads(1)  # the optimizer runs on the host, and threads of a forked process may hang
     step = replicated_step(job, out) if job.precision in DDP else sharded_step(job, out)
+    starts = []  # of the first steps, in events
     for _ in range(3):
+        if recording:
+            starts.append(len(compact(history())))
         step()
     row = peaks(step)
+    if recording:
+        recorded = {"actions": ACTIONS, "starts": starts, "events": compact(history())} | row
+        recording.parent.mkdir(parents=True, exist_ok=True)
+        recording.write_bytes(gzip.compress(json.dumps(recorded, separators=(",", ":")).encode(), mtime=0))
     torch.cuda.synchronize()
     start_s = time.perf_counter()
     step()
@@ -351,10 +368,13 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=(*MODELS, *OTHER_MODELS))
     parser.add_argument("--features", nargs="*", default=tuple(FEATURES))
     parser.add_argument("--precisions", nargs="*", default=("mixed", "bf16", *DDP))
+    parser.add_argument("--recompute", nargs="*", default=("nothing", "every layer", "planned"))
     parser.add_argument(
         "--done", nargs="*", type=Path, default=(), help="folders whose rows need not be measured again"
     )
     parser.add_argument("--width", type=int, default=3, help="processes side by side")
+    parser.add_argument("--timeout", type=float, default=120, metavar="SECONDS", help="of a row")
+    parser.add_argument("--record", action="store_true", help="write what the allocator did, too")
     args = parser.parse_args()
     if args.verb == "table":
         print(*table(read(args.folders, "fsdp_predicted.jsonl"), read(args.folders, "fsdp_measured.jsonl")), sep="\n")
@@ -363,7 +383,8 @@ def main() -> None:
     chosen = [
         job
         for job in jobs(args.set)
-        if job.model in args.models and job.precision in args.precisions and job.feature in args.features
+        if job.model in args.models and job.precision in args.precisions
+        if job.feature in args.features and job.recompute in args.recompute
     ]
     measured = read(args.done, "fsdp_measured.jsonl")
     chosen = [job for job in chosen if "error" in measured.get(key_of(asdict(job)), {"error": "none yet"})]
@@ -374,7 +395,12 @@ def main() -> None:
         results = ((job, predict(job, plans, args)) for job in chosen)
         name = "fsdp_predicted.jsonl"
     else:
-        results = forks.run(chosen, lambda job: measure(job, plans), width=args.width, timeout_s=120)
+        results = forks.run(
+            chosen,
+            lambda job: measure(job, plans, recording_path(job, args.out) if args.record else None),
+            width=args.width,
+            timeout_s=args.timeout,
+        )
         name = "fsdp_measured.jsonl"
     start_s = time.monotonic()
     for row in forks.write_lines(args.out / name, (asdict(job) | row for job, row in results)):

@@ -16,13 +16,14 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import nn
 
 import trainfit
-from recompute import checkpointed, selective
+from recompute import KEPT_OPS, checkpointed, selective
 from zoo import Case, make_step, select
 
 SHARES = (0.2, 0.45, 0.7, 0.95)
@@ -31,7 +32,7 @@ KINDS = ("budgets", "peaks", "deterministic")
 BASELINES: dict[str, Callable[[nn.Module], None]] = {
     "every_layer": lambda model: checkpointed(model, 1),
     "every_second_layer": lambda model: checkpointed(model, 2),
-    "selective": selective,
+    **{name.replace(",", "").replace(" ", "_"): partial(selective, is_kept=ops) for name, ops in KEPT_OPS.items()},
 }
 Named = Iterator[tuple[str, trainfit.Plan]]
 

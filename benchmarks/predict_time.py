@@ -1,13 +1,15 @@
 """Predicts the time of every case of the zoo on a ghost GPU, and compares with what a GPU measured.
 
-    python benchmarks/predict_time.py --measured memory.jsonl --measured time.jsonl    # a table on stdout, Markdown
+    python benchmarks/predict_time.py --measured memory.jsonl --measured time.jsonl --timed host.jsonl    # a table
     python benchmarks/predict_time.py --measured memory.jsonl llama1b gpt2m            # these only
     python benchmarks/predict_time.py --freeze blind.jsonl bloom_amp gptj_bf16         # predictions alone, to a file
 
 The rows of measure_memory.py and measure_time.py have the measured times: GPU busy is the sum of the times of all
 kernels, copies and fills of a profiled step, the step a median by CUDA events (of three, or of eleven with nothing
 beside it); each case ran in a fresh process, and is predicted in one. A case may have been measured in several runs:
-the last row counts, and all of measure_time.py's are compared with the range. Errors are predicted / measured - 1.
+the last row counts. `--timed` has rows of measure_time.py from hosts like the one that the profile knows, each case in
+several processes: their median is the measured step, and each is compared with the range. Errors are
+predicted / measured - 1.
 "datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its row of the catalogue. A step is
 launch-bound when the GPU idles for more than 15% of it.
 
@@ -36,6 +38,9 @@ MAIN_CASES = ("llama1b", "gpt2m", "bertl")
 VARIANTS = ("plain", "every layer")
 Runs = dict[tuple[str, str], list[dict[str, Any]]]
 """What was measured of each case and variant, in the order of the files."""
+Measured = dict[tuple[str, str], dict[str, Any]]
+Steps = dict[tuple[str, str], list[float]]
+"""Milliseconds of the median step of each process."""
 
 
 def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
@@ -64,8 +69,8 @@ def predict_in_a_fresh_process(name: str, variant: str, gpu_name: str) -> dict[s
     return row
 
 
-def table(rows: list[dict[str, Any]], runs: Runs, gpu_name: str) -> Iterable[str]:
-    measured = last(runs)
+def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -> Iterable[str]:
+    measured = with_steps(last(runs), timed)
     versions = sorted({found["torch"] for found in measured.values()})
     yield f"# GPU time and step time on {gpu_name}: predicted, measured, error"
     yield ""
@@ -73,9 +78,10 @@ def table(rows: list[dict[str, Any]], runs: Runs, gpu_name: str) -> Iterable[str
     yield from (
         "Printed by benchmarks/predict_time.py. The datasheet's efficiencies are the shipped profile's, smoothed: on",
         "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
-        "The host's costs are what `trainfit calibrate` found from small models in the run in which the rows that are",
-        'bound by the CPU were last measured. "range" is what the estimate states; "in it" how many runs of',
-        "measure_time.py, on this host and on earlier ones, had their median there.",
+        "The host's costs are what `trainfit calibrate` found from small models in five processes. Steps that wait",
+        "for the CPU were timed in further processes, most of them three, of which the first two ran before that and",
+        'may have been on another machine of the same kind; "measured" is their median, "range" what the estimate',
+        'states, and "in it" how many of the processes had their median there.',
     )
     yield ""
     yield (
@@ -91,27 +97,43 @@ def table(rows: list[dict[str, Any]], runs: Runs, gpu_name: str) -> Iterable[str
         if is_launch_bound(found) != row["launch_bound"]:
             bound += ", predicted otherwise"
         low, high = row["range_ms"]
-        timed = timed_runs(runs, row)
+        steps = timed.get((row["case"], row["variant"]), [step])
         yield (
             f"| {row['case']} | {row['variant']} | {row['busy_ms']:.2f} | {busy:.2f} | {errors[0]:+.1%} | "
             f"{errors[1]:+.1%} | {row['step_ms']:.1f} | {step:.1f} | {errors[2]:+.1%} | {bound} | "
-            f"{low:.0f} to {high:.0f} | {num_inside(row, timed)} of {len(timed)} |"
+            f"{low:.0f} to {high:.0f} | {num_inside(row, steps)} of {len(steps)} |"
         )
     yield ""
     yield from summary(rows, measured)
+    waiting = [
+        (row, timed[row["case"], row["variant"]])
+        for row in rows
+        if is_launch_bound(measured[row["case"], row["variant"]]) and (row["case"], row["variant"]) in timed
+    ]
     for what, chosen in (
-        ("the last run of launch-bound steps", [(row, timed_runs(runs, row)[-1:]) for row in rows]),
-        ("every run of launch-bound steps", [(row, timed_runs(runs, row)) for row in rows]),
+        ("single processes of launch-bound steps", waiting),
+        ("of these the last, right after the host was calibrated", [(row, steps[-1:]) for row, steps in waiting]),
     ):
-        waiting = [(row, timed) for row, timed in chosen if is_launch_bound(measured[row["case"], row["variant"]])]
-        inside = sum(num_inside(row, timed) for row, timed in waiting)
-        yield f"- {what}: {inside} of {sum(len(timed) for _, timed in waiting)} within the stated range."
+        num_steps = sum(len(steps) for _, steps in chosen)
+        near = sum(abs(row["step_ms"] / step - 1) <= 0.2 for row, steps in chosen for step in steps)
+        inside = sum(num_inside(row, steps) for row, steps in chosen)
+        yield f"- {what}: {near} of {num_steps} within 20%, {inside} within the stated range."
 
 
-def timed_runs(runs: Runs, row: dict[str, Any]) -> list[float]:
-    """The medians of the runs of measure_time.py, or of the only run there is."""
-    found = runs[row["case"], row["variant"]]
-    return [one["step_ms"] for one in found if "fastest_ms" in one] or [found[-1]["step_ms"]]
+def with_steps(measured: Measured, timed: Steps) -> Measured:
+    """The rows with the median of the timed processes for the step."""
+    return {
+        key: found | {"step_ms": statistics.median(timed[key])} if key in timed else found
+        for key, found in measured.items()
+    }
+
+
+def read_steps(paths: list[Path]) -> Steps:
+    steps: Steps = {}
+    for row in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
+        if "step_ms" in row:
+            steps.setdefault((row["case"], row["variant"]), []).append(row["step_ms"])
+    return steps
 
 
 def num_inside(row: dict[str, Any], timed: list[float]) -> int:
@@ -119,7 +141,7 @@ def num_inside(row: dict[str, Any], timed: list[float]) -> int:
     return sum(low <= step_ms <= high for step_ms in timed)
 
 
-def blind_table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]]) -> Iterable[str]:
+def blind_table(rows: list[dict[str, Any]], measured: Measured) -> Iterable[str]:
     yield ""
     yield "Blind: architectures that were predicted, and the predictions written down, before they were ever measured."
     yield "The host's speed was another one by then, so only GPU-bound steps say much."
@@ -141,7 +163,7 @@ def blind_table(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict
     yield f"- GPU busy, blind: median {statistics.median(errors):.1%}, {within} of {len(errors)} within 8%."
 
 
-def summary(rows: list[dict[str, Any]], measured: dict[tuple[str, str], dict[str, Any]]) -> Iterable[str]:
+def summary(rows: list[dict[str, Any]], measured: Measured) -> Iterable[str]:
     def errors(kind: str, truth: str, chosen: list[dict[str, Any]]) -> list[float]:
         return [abs(row[kind] / measured[row["case"], row["variant"]][truth] - 1) for row in chosen]
 
@@ -177,7 +199,7 @@ def read_runs(paths: list[Path]) -> Runs:
     return runs
 
 
-def last(runs: Runs) -> dict[tuple[str, str], dict[str, Any]]:
+def last(runs: Runs) -> Measured:
     return {key: found[-1] for key, found in runs.items()}
 
 
@@ -186,6 +208,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="cases of the zoo")
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--measured", type=Path, action="append", help="rows of measure_memory.py or measure_time.py")
+    parser.add_argument(
+        "--timed", type=Path, action="append", default=[], help="rows of measure_time.py on such a host"
+    )
     parser.add_argument("--variant", choices=VARIANTS, help="print one prediction as JSON and nothing else")
     parser.add_argument("--freeze", type=Path, help="write predictions of the named cases to this file")
     parser.add_argument("--blind", type=Path, help="such a file")
@@ -210,7 +235,7 @@ def main() -> None:
         for variant in VARIANTS
         if (case.name, variant) in runs
     ]
-    print(*table(rows, runs, args.gpu), sep="\n")
+    print(*table(rows, runs, read_steps(args.timed), args.gpu), sep="\n")
     if args.blind:
         frozen = [json.loads(line) for line in args.blind.read_text().splitlines()]
         print(*blind_table(frozen, last(read_runs([args.blind_measured]))), sep="\n")

@@ -1,31 +1,42 @@
-"""Measures cuDNN's workspaces for random convolutions, and asks cuDNN which plans it proposes for them.
+"""Asks cuDNN which plans it proposes for convolutions, and measures their workspaces where there is a GPU.
 
-    python benchmarks/probe_convolutions.py --out OUT --seconds 120                      # on a GPU
-    python benchmarks/probe_convolutions.py --out OUT --plans-only --seed 1              # on a GPU: nothing is measured
-    python benchmarks/probe_convolutions.py --out OUT --library LIB --gpu-json FILE      # no GPU: plans only
+    python benchmarks/probe_convolutions.py --out FILE.gz --ask offline --seconds 600       # no GPU: it is described
+    python benchmarks/probe_convolutions.py --out FILE.gz --ask handle --products           # a GPU's own plans
+    python benchmarks/probe_convolutions.py --out FILE.gz --ask both                        # and what torch takes
 
-Rows (OUT/convolutions.jsonl), per convolution and pass: its shapes; "first" and "steady", the bytes that the first and
-the second call took above their result; "plans" of the handle and "offline" of the GPU's description, as
-cudnn_backend.py says. OUT/gpu.json is that description. Shapes are drawn from a fixed seed, so that a longer run
-repeats a shorter one; every third shape (index % 3 == 0) is kept for testing rules, and no rule is derived from it.
-On the H200 torch runs the first plan of the handle (1,849 of 1,881 rows; the others are depthwise convolutions that
-torch computes itself, or shapes for which the heuristics propose nothing), so plans alone say what is allocated.
+Rows, per convolution and pass: its shapes; "plans" of the GPU's handle and "offline" of its description, the first one
+of each (torch runs it: Conv_v8.cpp); with both "first" and "steady", the bytes that the first and the second call took
+above their result. Shapes are drawn from a seed; with --shapes every second one is from public architectures
+(public_convolutions.py), its batch, precision and layout drawn. On the H200 torch ran the first plan of the handle in
+1,849 of 1,881 rows (the others are depthwise convolutions that torch computes itself, or shapes for which the
+heuristics propose nothing), so plans alone say what is allocated.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import gzip
 import json
 import random
 import time
+from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from cudnn_backend import OPERATIONS, Convolution, Cudnn, CudnnError, Kind, Plan
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.hidden import cudnn_library
+from trainfit.gpus.hidden.cudnn_library import CudnnError, Pass, Target
 
+KINDS: dict[str, Pass] = {
+    "forward": "output",
+    "input gradient": "input gradient",
+    "weight gradient": "weight gradient",
+}
+DTYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 CHANNELS = (1, 3, 4, 8, 16, 24, 32, 40, 48, 64, 64, 72, 80, 96, 128, 128, 160, 192, 256, 256, 320, 384, 512, 512, 576)
 CHANNELS += (640, 768, 960, 1024, 1280, 1536, 2048)
 BATCHES = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
@@ -35,9 +46,36 @@ DEPTHS = (4, 8, 16, 32)
 STEMS = ((3, 1), (3, 2), (4, 4), (7, 2), (8, 8), (14, 14), (16, 16), (10, 5), (15, 4))
 STYLES = {"point": 0.28, "same": 0.4, "down": 0.17, "patch": 0.06, "valid": 0.04, "stem": 0.05}
 LEVELS_SHARE = 0.6
+PUBLIC_SHARE = 0.5
 MAX_TENSOR_BYTES = 2**30
 MAX_MULTIPLICATIONS = 10**12
 BYTES = {"f32": 4, "f16": 2, "bf16": 2}
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Shapes as cuDNN sees them: at least two image dimensions, and all three tensors in one layout."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    dtype: str
+    channels_last: bool
+
+    @property
+    def y(self) -> tuple[int, ...]:
+        pixels = zip(self.x[2:], self.w[2:], self.stride, self.padding, self.dilation, strict=True)
+        return (self.x[0], self.w[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in pixels))
+
+    @property
+    def is_product(self) -> bool:
+        return prod(self.w[2:]) == prod(self.stride) == 1 and self.w[1] == self.x[1]
+
+    def described(self) -> cudnn_library.Convolution:
+        shapes, settings = (self.x, self.w, self.y), (self.stride, self.padding, self.dilation)
+        return cudnn_library.Convolution(*shapes, *settings, DTYPES[self.dtype], self.channels_last)
 
 
 def window(random_: random.Random, style: str) -> tuple[int, int, int]:
@@ -134,17 +172,35 @@ def is_moderate(convolution: Convolution) -> bool:
     return largest <= MAX_TENSOR_BYTES and prod(y) * prod(w[1:]) <= MAX_MULTIPLICATIONS
 
 
-def convolutions(seed: int) -> Iterator[tuple[int, Convolution]]:
+def draw_public(random_: random.Random, families: dict[str, list[Any]]) -> Convolution:
+    x, w, stride, padding, dilation = random_.choice(families[random_.choice(sorted(families))])
+    batch = 2 ** random_.randrange(9) if random_.random() < 0.7 else random_.randrange(1, 300)
+    dtype = random_.choices(("f32", "bf16", "f16"), (0.5, 0.44, 0.06))[0]
+    if flat := len(x) == 2:
+        x, w = (x[0], 1, x[1]), (*w[:2], 1, w[2])
+        stride, padding, dilation = (1, *stride), (0, *padding), (1, *dilation)
+    settings = (tuple(stride), tuple(padding), tuple(dilation))
+    return Convolution((batch, *x), tuple(w), *settings, dtype, not flat and random_.random() < 0.4)
+
+
+def convolutions(seed: int, families: dict[str, list[Any]]) -> Iterator[Convolution]:
     random_ = random.Random(seed)
-    index = 0
     while True:
-        convolution = draw(random_)
+        is_public = families and random_.random() < PUBLIC_SHARE
+        convolution = draw_public(random_, families) if is_public else draw(random_)
         if is_moderate(convolution):
-            yield index, convolution
-            index += 1
+            yield convolution
 
 
-def measured_bytes(convolution: Convolution, kind: Kind) -> list[int]:
+def families_of(path: Path | None) -> dict[str, list[Any]]:
+    families: dict[str, list[Any]] = defaultdict(list)
+    for line in path.read_text().splitlines() if path else ():
+        family, *convolution = json.loads(line)
+        families[family].append(convolution)
+    return families
+
+
+def measured_bytes(convolution: Convolution, kind: str) -> list[int]:
     """What two calls in a row took above their result, as requested of the allocator."""
     import torch
 
@@ -183,52 +239,62 @@ def measured_bytes(convolution: Convolution, kind: Kind) -> list[int]:
     return found
 
 
-def described(plans: list[Plan]) -> list[dict[str, Any]]:
-    return [asdict(plan) for plan in plans]
+def handle_target() -> Target:
+    """The GPU of this process, once torch has loaded cuDNN and made the GPU's context."""
+    import torch
+
+    torch.nn.functional.conv2d(torch.ones(1, 1, 8, 8, device="cuda"), torch.ones(1, 1, 3, 3, device="cuda"))
+    handle = ctypes.c_void_p()
+    if cudnn_library.library().cudnnCreate(ctypes.byref(handle)):
+        raise SystemExit("cuDNN gives no handle")
+    owner = cudnn_library.HANDLE, [handle]
+    return Target(graph=((800, *owner),), heuristics=(), plan=((400, *owner),))
+
+
+def asked(convolution: Convolution, kind: str, target: Target) -> list[dict[str, Any]]:
+    found = cudnn_library.plans(cudnn_library.library(), convolution.described(), KINDS[kind], target)
+    first = next(found, None)
+    if first is None:
+        return []
+    knobs = {str(number): value for number, value in first.knobs}
+    return [{"engine": first.engine, "knobs": knobs, "workspace_bytes": first.workspace_bytes}]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--ask", choices=("offline", "handle", "both"), default="offline")
+    parser.add_argument("--gpu", default="h200", help="the one that is described")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plans", type=int, default=3, help="plans to list per convolution and pass")
-    parser.add_argument("--plans-only", action="store_true", help="ask the handle only; tens of times as many rows")
-    parser.add_argument("--library", default="libcudnn.so.9", help="path of cuDNN; else the one that torch loads")
-    parser.add_argument("--gpu-json", type=Path, help="a GPU's description: plans for it, nothing is measured")
+    parser.add_argument("--products", action="store_true", help="stride-1 one-pixel kernels only")
+    parser.add_argument("--shapes", type=Path, help="what public_convolutions.py wrote")
     args = parser.parse_args()
-    args.out.mkdir(parents=True, exist_ok=True)
-    handle: Cudnn | None = None
-    if args.gpu_json:
-        text = args.gpu_json.read_text()
-    else:
-        import torch
-
-        torch.nn.functional.conv2d(torch.ones(1, 1, 8, 8, device="cuda"), torch.ones(1, 1, 3, 3, device="cuda"))
-        handle = Cudnn(args.library)
-        text = handle.device_json()
-        (args.out / "gpu.json").write_text(text)
-        print("torch", torch.__version__, "cuDNN", torch.backends.cudnn.version(), text, flush=True)
-    offline = None if args.plans_only else Cudnn(args.library, text)
-    begin_s = time.monotonic()
-    with (args.out / "convolutions.jsonl").open("w") as file:
-        for index, convolution in convolutions(args.seed):
+    if cudnn_library.library() is None:
+        raise SystemExit("no cuDNN here: pip install 'trainfit[cudnn]'")
+    handle = None if args.ask == "offline" else handle_target()
+    offline = None if args.ask == "handle" else cudnn_library.described_target(find_gpu(args.gpu))
+    begin_s, number = time.monotonic(), 0
+    with gzip.open(args.out, "wt") as file:
+        for convolution in convolutions(args.seed, families_of(args.shapes)):
             if time.monotonic() - begin_s > args.seconds:
                 break
-            for kind in OPERATIONS:
-                row: dict[str, Any] = {"index": index, "kind": kind, **asdict(convolution)}
+            if args.products and not convolution.is_product:
+                continue
+            for kind in KINDS:
+                row: dict[str, Any] = {"kind": kind, **asdict(convolution)}
                 try:
                     if offline:
-                        row["offline"] = described(offline.plans(convolution, kind, args.plans))
+                        row["offline"] = asked(convolution, kind, offline)
                     if handle:
-                        row["plans"] = described(handle.plans(convolution, kind, args.plans))
+                        row["plans"] = asked(convolution, kind, handle)
                     if handle and offline:
                         row["first"], row["steady"] = measured_bytes(convolution, kind)
                 except (CudnnError, RuntimeError) as error:
                     row["error"] = f"{type(error).__name__}: {error}"[:200]
                 file.write(json.dumps(row, separators=(",", ":")) + "\n")
-            file.flush()
-    print(index, "convolutions in", round(time.monotonic() - begin_s), "s", flush=True)
+            number += 1
+    print(number, "convolutions in", round(time.monotonic() - begin_s), "s", flush=True)
 
 
 if __name__ == "__main__":

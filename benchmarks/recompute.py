@@ -1,8 +1,8 @@
 """What people do without a plan, and the same choice of ops replayed: each changes a model in place.
 
 `checkpointed` checkpoints every layer, or every second one; `selective` is torch's selective checkpointing that saves
-what matrix products and attention make; `replayed` keeps the same ops' results by the replay executor. They work on a
-real GPU, on the CPU and on a ghost GPU.
+what some ops make: those of `KEPT_OPS`, matrix products and attention, or attention only; `replayed` keeps the same
+ops' results by the replay executor. They work on a real GPU, on the CPU and on a ghost GPU.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from trainfit.apply import Handle, apply_decisions, find_blocks
 from trainfit.records import BlockDecision, BlockProgram
 
 MATMULS = ("mm", "addmm", "bmm", "baddbmm")
-
-
-def is_matmul_or_attention(name: str) -> bool:
-    return name in MATMULS or "attention" in name
+IsKept = Callable[[str], bool]
+"""By an op's name, without its namespace and overload."""
+KEPT_OPS: dict[str, IsKept] = {
+    "selective": lambda name: name in MATMULS or "attention" in name,
+    "selective, attention only": lambda name: "attention" in name,
+}
+"""What people let torch's selective checkpointing save."""
 
 
 def checkpointed(model: nn.Module, every: int, context_fn: Callable[[], Any] | None = None) -> None:
@@ -32,22 +35,22 @@ def checkpointed(model: nn.Module, every: int, context_fn: Callable[[], Any] | N
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False, **extra)
 
 
-def selective(model: nn.Module) -> None:
+def selective(model: nn.Module, is_kept: IsKept) -> None:
     """torch's selective checkpointing of every block."""
-    checkpointed(model, 1, functools.partial(create_selective_checkpoint_contexts, _policy))
+
+    def policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        is_saved = is_kept(op._schema.name.removeprefix("aten::"))
+        return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    checkpointed(model, 1, functools.partial(create_selective_checkpoint_contexts, policy))
 
 
-def _policy(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    is_saved = is_matmul_or_attention(op._schema.name.removeprefix("aten::"))
-    return CheckpointPolicy.MUST_SAVE if is_saved else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def replayed(model: nn.Module, programs: dict[str, BlockProgram]) -> Handle:
+def replayed(model: nn.Module, is_kept: IsKept, programs: dict[str, BlockProgram]) -> Handle:
     """What `selective` saves, by replay; `programs` are those of the model's blocks."""
-    return apply_decisions(model, {name: _keep(program) for name, program in programs.items()}, strict=True)
+    return apply_decisions(model, {name: _keep(program, is_kept) for name, program in programs.items()}, strict=True)
 
 
-def _keep(program: BlockProgram) -> BlockDecision:
+def _keep(program: BlockProgram, is_kept: IsKept) -> BlockDecision:
     holdable = {ref.storage for ref in program.saved} | {storage for _, storage in program.submodule_outputs}
-    kept = {ref.storage for op in program.ops if is_matmul_or_attention(op.name.split(".")[1]) for ref in op.outputs}
+    kept = {ref.storage for op in program.ops if is_kept(op.name.split(".")[1]) for ref in op.outputs}
     return BlockDecision(tuple(sorted(kept & holdable)))

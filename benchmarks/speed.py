@@ -1,12 +1,16 @@
 """How long estimates and plans take and how much memory, beside one plain FakeTensor forward and backward.
 
-    python benchmarks/speed.py            # prints two Markdown tables; each row is a fresh process, no GPU needed
+    python benchmarks/speed.py            # prints three Markdown tables; each row is a fresh process, no GPU needed
 
 First table, after imports: `estimate` is tracing and simulating (classic allocator) one step; `fake` is one forward and
 backward of the same model and batch under torch's FakeTensorMode on the CPU device, without optimizer. Growth: the same
 model with a quarter and with half of its layers.
 
-Second table, from process start to its end: whole commands, imports included, the best of two runs.
+Second table, after tracing and pricing: the solve of two plans, by what it spends: menus and integer programs, and
+playing candidates through the allocator, which a budget of reserved bytes needs. The rows that a plan is compared with
+and the last trace, which judges it, are not in it.
+
+Third table, from process start to its end: whole commands, imports included, the best of two runs.
 
 Seconds are of the CPU (user and system), with one thread: on a machine that others use too, those of the clock say how
 busy it was.
@@ -27,6 +31,7 @@ from typing import Any
 CASES = [("llama3-8b", 32), ("llama3-70b", 20), ("llama3-70b", 40), ("llama3-70b", 80)]
 
 
+SOLVES = [("llama3-8b", 2, "120GiB"), ("llama3-70b", 4, "750GiB")]
 COMMANDS = [
     "estimate llama3-8b --gpu h200",
     "estimate llama3-70b --gpu h200",
@@ -81,9 +86,42 @@ def measure_fake(preset: str, layers: int) -> dict[str, float]:
     return {"fake_s": time.process_time() - start_s}
 
 
-def fresh(kind: str, preset: str, layers: int) -> dict[str, float]:
+def measure_solve(preset: str, batch: int, budget: str) -> dict[str, float]:
+    """`number` candidates are simulated; a plan is judged by its written trace here, which is left out too."""
+    from ten_budgets import search
+    from trainfit._plan import Planner, trace_for_plans
+    from trainfit.gpus.catalogue import find_gpu
+    from trainfit.targets import resolve
+    from trainfit.trace import garbage_collection_off
+    from trainfit.units import parse_bytes
+
+    step, gpu = resolve(preset, batch=batch, seq=8192), find_gpu("h200")
+    spent: dict[str, list[float]] = {"written": [], "sketch": []}
+
+    def timed(name: str) -> Any:
+        method = getattr(Planner, name)
+
+        def run(*args: Any) -> Any:
+            start_s = time.process_time()
+            result = method(*args)
+            spent[name].append(time.process_time() - start_s)
+            return result
+
+        return run
+
+    Planner.written, Planner.sketch = timed("written"), timed("sketch")  # type: ignore[method-assign]
+    with garbage_collection_off():
+        planner = Planner(step, gpu, "reserved", "classic", traced=trace_for_plans(step, gpu))
+        assert planner.base
+        start_s = time.process_time()
+        search(planner).within(parse_bytes(budget, of_bytes=gpu.memory_bytes))
+        solve_s = time.process_time() - start_s - sum(spent["written"])
+    return {"solve_s": solve_s, "simulate_s": sum(spent["sketch"]), "number": len(spent["sketch"])}
+
+
+def fresh(kind: str, preset: str, *arguments: object) -> dict[str, float]:
     """One measurement in a process of its own, with its peak memory."""
-    command = [sys.executable, __file__, kind, preset, str(layers)]
+    command = [sys.executable, __file__, kind, preset, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=ONE_THREAD)
     return json.loads(done.stdout)
 
@@ -100,9 +138,10 @@ def command_seconds(command: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    if len(sys.argv) == 4:
-        measure = measure_estimate if sys.argv[1] == "estimate" else measure_fake
-        result = measure(sys.argv[2], int(sys.argv[3]))
+    if len(sys.argv) > 3:
+        kind, preset, number, *rest = sys.argv[1:]
+        measure: Any = {"estimate": measure_estimate, "fake": measure_fake, "solve": measure_solve}[kind]
+        result = measure(preset, int(number), *rest)
         result["peak_rss_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(json.dumps(result))
         return
@@ -119,6 +158,14 @@ def main() -> None:
             f" {fake['fake_s']:.2f} | {ratio:.2f} | {ours['peak_rss_gib']:.2f} |",
             flush=True,
         )
+    print("\nThe solve alone, after tracing and pricing, best of 2.\n")
+    print("| preset, batch, budget | menus and programs s | candidates simulated | simulating them s | together s |")
+    print("|---|---|---|---|---|")
+    for solve in SOLVES:
+        row = min((fresh("solve", *solve) for _ in range(RUNS)), key=lambda row: row["solve_s"])
+        name, total_s, simulate_s = ", ".join(map(str, solve)), row["solve_s"], row["simulate_s"]
+        parts = f"{total_s - simulate_s:.2f} | {row['number']} | {simulate_s:.2f} | {total_s:.2f}"
+        print(f"| {name} | {parts} |", flush=True)
     load = os.getloadavg()[0]
     print(f"\nWhole commands, imports included, best of {RUNS}; the machine's load was {load:.1f} beside them.\n")
     print("| command | CPU s | clock s |")

@@ -1,4 +1,4 @@
-"""Plans of the presets at ten budgets between the smallest feasible one and nothing recomputed; needs no GPU.
+"""Plans of the presets at the smallest feasible budget and ten between it and nothing recomputed; needs no GPU.
 
     python benchmarks/ten_budgets.py [--gpu h200] [--memory allocated] [--allocator expandable] [preset ...]
 
@@ -31,8 +31,11 @@ def main() -> None:
     parser.add_argument("--memory", choices=("allocated", "reserved"), action="append")
     parser.add_argument("--allocator", choices=("classic", "expandable"), default="classic")
     args = parser.parse_args()
-    print("| preset | memory | budgets GiB | gap %, by rising budget | used % | overhead % | time up | over | traced |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    print(
+        "| preset | memory | budgets GiB | gap % at the first | gap % at the others | of these, as allocated "
+        "| used % | overhead % | time up | over | traced |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
     for name in args.presets:
         step, gpu = presets.build(name), find_gpu(args.gpu)
         traced = trace_for_plans(step, gpu)
@@ -57,9 +60,10 @@ def search(planner: Planner) -> Search:
 
 
 def plans(planner: Planner) -> Iterator[tuple[int, Found]]:
+    """At the smallest feasible budget, and then at ten between it and that of recomputing nothing."""
     low, high = search(planner).smallest().minimum_bytes, planner.verdict(planner.base[1]).peak_bytes
-    for number in range(BUDGETS):
-        budget_bytes = low + (high - low) * number // BUDGETS
+    for number in range(BUDGETS + 1):
+        budget_bytes = low + (high - low) * number // (BUDGETS + 1)
         found = search(planner).within(budget_bytes)
         assert isinstance(found, Found)
         yield budget_bytes, found
@@ -72,7 +76,9 @@ def row(planner: Planner) -> str:
     peaks = [one.verdict.peak_bytes for one in found]
     columns = (
         f"{budgets[0] / GIB:.2f} to {budgets[-1] / GIB:.2f}",
-        " ".join(f"{100 * one.gap:.2f}" for one in found),
+        f"{100 * found[0].gap:.2f}",
+        " ".join(f"{100 * one.gap:.2f}" for one in found[1:]),
+        " ".join(f"{100 * one.gap_as_allocated:.2f}" for one in found[1:]),
         " ".join(f"{100 * peak / budget:.1f}" for peak, budget in zip(peaks, budgets, strict=True)),
         " ".join(f"{100 * (ns / base_ns - 1):.2f}" for ns in times),
         "never" if times == sorted(times, reverse=True) else "yes",

@@ -5,13 +5,59 @@ They are not part of `zoo()`, whose rows the rules of pricing were developed wit
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 import transformers as hf
 
-from zoo_case import Case
-from zoo_hf import build, image_batch, sizes, token_batch
+from zoo_case import Case, Precision
+from zoo_hf import Batch, build, image_batch, sizes, token_batch
 
 
 def blind_cases(tiny: bool = False) -> list[Case]:
+    """Those of the time's blind test, and those of the memory of convolutions."""
+    return [*timed_cases(tiny), *convolutional_cases(tiny)]
+
+
+def convolutional_cases(tiny: bool) -> list[Case]:
+    layers, size, _, _ = sizes(tiny)
+    wide, narrow = (64, 64) if tiny else (256, 192)
+    mobilenet = hf.MobileNetV2Config(num_labels=1000)
+    resnet = hf.ResNetConfig(
+        layer_type="basic", hidden_sizes=[64, 128, 256, 512], depths=[3, layers(4), layers(6), 3], num_labels=1000
+    )
+    convnext = hf.ConvNextV2Config(
+        hidden_sizes=[96, 192, 384, 768], depths=[layers(3), 3, layers(9), 3], num_labels=1000
+    )
+    bit = hf.BitConfig(depths=[layers(3), 4, layers(6), 3], num_labels=1000)
+    mobilevit = hf.MobileViTConfig(num_labels=1000)
+    poolformer = hf.PoolFormerConfig(num_labels=1000)
+    hubert = hf.HubertConfig(num_hidden_layers=layers(6), layerdrop=0.0, mask_time_prob=0.0, num_labels=10)
+
+    def waves(device: str) -> dict[str, torch.Tensor]:
+        return {
+            "input_values": torch.randn(size(6), 8000 if tiny else 120000, device=device),
+            "labels": torch.randint(0, 10, (size(6),), device=device),
+        }
+
+    def case(name: str, model_class: Any, config: Any, batch: Batch) -> Case:
+        precision: Precision = "amp" if name.endswith("amp") else "fp32"
+        return Case(name=name, build=build(model_class, config), batch=batch, precision=precision)
+
+    classified = image_batch(size(96), wide, 1000)
+    return [
+        case("mobilenet_v2_fp32", hf.MobileNetV2ForImageClassification, mobilenet, classified),
+        case("resnet34_amp", hf.ResNetForImageClassification, resnet, classified),
+        case("resnet34_fp32", hf.ResNetForImageClassification, resnet, image_batch(size(80), narrow, 1000)),
+        case("convnext_v2_amp", hf.ConvNextV2ForImageClassification, convnext, classified),
+        case("bit50_fp32", hf.BitForImageClassification, bit, image_batch(size(40), wide, 1000)),
+        case("mobilevit_amp", hf.MobileViTForImageClassification, mobilevit, classified),
+        case("poolformer_fp32", hf.PoolFormerForImageClassification, poolformer, classified),
+        case("hubert_fp32", hf.HubertForSequenceClassification, hubert, waves),
+    ]
+
+
+def timed_cases(tiny: bool) -> list[Case]:
     layers, size, length, vocab = sizes(tiny)
     bloom = hf.BloomConfig(hidden_size=1024, n_layer=layers(24), n_head=16, vocab_size=vocab(50000))
     gptj = hf.GPTJConfig(

@@ -16,7 +16,7 @@ from trainfit.apply.alike import likeness
 from trainfit.apply.record import record_block
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import BlockDecision
-from trainfit.step import Step
+from trainfit.step import FSDP, Step
 
 
 @dataclass
@@ -171,6 +171,18 @@ def test_record_blocks_records_equal_layers_once_and_others_each(monkeypatch: py
     programs = dict(blocks.record_blocks(step, find_gpu("h200")))
     assert (len(calls), len(set(map(id, programs.values())))) == (4, 2)
     assert [len(program.ops) for program in programs.values()] == [2, 3, 2, 3]
+
+
+def test_sharded_layers_are_alike_though_each_leads_to_all_that_is_sharded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = count_calls(monkeypatch, blocks, "record_block")
+    step = Step(
+        model=lambda: Stack(*(Block() for _ in range(6))),
+        batch=(torch.zeros(2, 8, requires_grad=True),),
+        fsdp=FSDP(world_size=2),
+    )
+    programs = dict(blocks.record_blocks(step, find_gpu("h200")))
+    # The first one's input went through a node of FSDP2, so it is no leaf of the graph.
+    assert (len(calls), len(programs), len(set(map(id, programs.values())))) == (1, 6, 1)
 
 
 def test_equal_planned_layers_share_a_recording_and_gradients_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from trainfit.apply.generators import Nowhere, position
+from trainfit.errors import PlanMismatch
 
 
 class OneGpu:
@@ -31,6 +32,7 @@ class OneGpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> OneGpu:
     generator = OneGpu()
     monkeypatch.setattr(torch.cuda, "default_generators", (None, generator))
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return generator
 
 
@@ -46,6 +48,17 @@ def test_a_gpu_that_was_seeded_since_goes_back_to_its_seed_too(gpu: OneGpu) -> N
     gpu.manual_seed(9)
     before.go_back()
     assert (gpu.seed, gpu.offset, gpu.seeded) == (7, 12, 2)
+
+
+def test_while_a_graph_is_captured_nothing_is_asked_and_going_back_is_refused(
+    gpu: OneGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.delattr(OneGpu, "get_offset")
+    monkeypatch.delattr(OneGpu, "initial_seed")
+    before = position(torch.device("cuda", 1))
+    with pytest.raises(PlanMismatch, match="while a CUDA graph is captured"):
+        before.go_back()
 
 
 def test_the_cpu_draws_the_same_again() -> None:

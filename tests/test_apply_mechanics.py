@@ -17,6 +17,8 @@ import apply_zoo
 from apply_blocks import NOTHING, Counter, Function, X, around, gradients, watch
 from apply_zoo import TransformerBlock, assert_same, plan
 from trainfit.apply import record_block
+from trainfit.apply.geometry import geometry_of
+from trainfit.apply.packing import Save, finish, write_packing
 from trainfit.records import BlockDecision
 
 
@@ -217,14 +219,21 @@ class TestInPlace:
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 out.sum().backward()
 
-    def test_an_input_that_is_changed_after_the_block_raises(self) -> None:
+    @pytest.mark.parametrize("decision", [NOTHING, BlockDecision((), rerun=True)], ids=["replayed", "run again"])
+    def test_an_input_that_is_changed_after_the_block_raises(self, decision: BlockDecision) -> None:
         model = around(lambda x: (x + 1).exp().sin())
-        plan(model, {"1": NOTHING})
+        plan(model, {"1": decision})
         h = model[0](X)  # type: ignore[index]
         out = model[1](h)  # type: ignore[index]
         h.add_(1)
         with pytest.raises(RuntimeError, match=r"modified by an inplace operation.*planned block recomputes"):
             out.sum().backward()
+
+    def test_a_block_that_is_run_again_and_has_changed_its_input_raises(self) -> None:
+        model = around(lambda x: (x.detach().mul_(2) + 1).exp() * x)
+        plan(model, {"1": BlockDecision((), rerun=True)})
+        with pytest.raises(RuntimeError, match=r"modified by an inplace operation.*planned block recomputes"):
+            model(X).sum().backward()
 
     def test_a_buffer_that_changed_since_raises_instead_of_giving_other_gradients(self) -> None:
         class Shifted(nn.Module):
@@ -293,6 +302,21 @@ class TestGraphs:
             results.append((x.grad,))
         assert_same(*results)
         assert handle.stats()[0].replays == 2
+
+    def test_gradients_of_gradients(self) -> None:
+        results = []
+        for planned in (False, True):
+            torch.manual_seed(0)
+            model = nn.Sequential(
+                nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4), nn.SiLU())
+            )
+            if planned:
+                plan(model, {"1": NOTHING})
+            x = X.clone().requires_grad_()
+            (slope,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+            slope.square().sum().backward()
+            results.append(tuple(p.grad for p in model.parameters() if p.grad is not None))
+        assert_same(*results)
 
     def test_several_forwards_before_backward(self) -> None:
         model = around(lambda x: nn.functional.dropout(x.exp(), 0.5).sin())
@@ -392,3 +416,17 @@ class TestGraphs:
         assert len(watcher.refs) > 1
         assert all(storage() is None for storage in watcher.refs)
         del out
+
+
+def test_a_packing_that_is_finished_holds_no_mark_though_autograd_holds_the_packing() -> None:
+    """Otherwise what is rebuilt would live until the block's last node is done: so it was on a GPU with Python 3.12."""
+    save = Save(geometry_of(X), value=0, is_dropped=True)
+    mark = nn.Identity()
+    alive, marks = weakref.ref(mark), [mark]
+    packing = write_packing([save], [0])(None, marks, lambda number, tensor: None)
+    del mark
+    next(packing)
+    assert packing.send(X) == (alive(), 0)
+    finish(packing)
+    assert alive() is None
+    finish(packing)  # and once more does no harm

@@ -6,17 +6,21 @@ import copy
 import io
 import pickle
 import random
+import sys
 import threading
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 import apply_zoo
+from apply_blocks import around, gradients
 from apply_zoo import Stack, TransformerBlock, assert_same, plan
 from trainfit.apply import apply_decisions, find_blocks, record_block, structure_of
 from trainfit.apply.executor import MAX_SIGNATURES
@@ -127,13 +131,63 @@ class TestSameModel:
         for result in results:
             assert_same(expected, result)
 
-    def test_a_compiled_model_still_follows_its_plan(self) -> None:
+    def test_threads_may_have_batches_of_other_sizes(self) -> None:
+        torch.manual_seed(0)
+        model = Stack(apply_zoo.mlp_block)
+        inputs = [torch.linspace(-1, 1, 40 * size).view(size, 5, 8) for size in (2, 3, 4)]
+        expected = [torch.autograd.grad(model(x).sum(), list(model.parameters())) for x in inputs]
+        handle = plan(model, BLOCKS)
+        failures: list[Exception] = []
+
+        def work(index: int) -> None:
+            try:
+                for _ in range(10):
+                    got = torch.autograd.grad(model(inputs[index]).sum(), list(model.parameters()))
+                    assert_same(expected[index], got)
+            except Exception as error:
+                failures.append(error)
+
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-6)
+        try:
+            threads = [threading.Thread(target=work, args=(index,)) for index in range(len(inputs))]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+        assert failures == []
+        assert [(stats.reruns, stats.signatures) for stats in handle.stats()] == [(0, 3), (0, 3)]
+
+    @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+    def test_a_compiled_model_still_follows_its_plan(self, backend: str) -> None:
         torch.manual_seed(0)
         model = Stack(apply_zoo.mlp_block)
         expected = step(copy.deepcopy(model))
         handle = plan(model, BLOCKS)
-        assert_same(expected, step(torch.compile(model, backend="eager")))  # type: ignore[arg-type]
-        assert [stats.replays for stats in handle.stats()] == [1, 1]
+        compiled: Any = torch.compile(model, backend=backend)
+        for _ in range(2):
+            assert_same(expected, step(compiled))
+        assert [(stats.replays, stats.reruns) for stats in handle.stats()] == [(2, 0), (2, 0)]
+
+    @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # the compiler's own
+    def test_what_is_compiled_inside_a_planned_block_is_compiled_still(self) -> None:
+        torch.manual_seed(0)
+        model = around(lambda x: (x.sin() * x).exp())
+        expected = gradients(copy.deepcopy(model), X[0, :3, :4])
+        graphs: list[Any] = []
+
+        def backend(graph: Any, inputs: Any) -> Any:
+            graphs.append(graph)
+            return graph.forward
+
+        model[1].function = torch.compile(model[1].function, backend=backend)  # type: ignore[index, union-attr]
+        handle = plan(model, {"1": NOTHING})
+        for _ in range(2):
+            assert_same(tuple(expected), tuple(gradients(model, X[0, :3, :4])))
+        assert len(graphs) == 1  # none for the recording
+        assert (handle.stats()[0].replays, handle.stats()[0].reruns) == (2, 0)
 
 
 class TestDecisions:
@@ -210,6 +264,29 @@ class TestFallback:
         with pytest.warns(UserWarning, match="cannot be recorded: DataDependent"):
             assert_same(step(plain), step(model))
         assert_same(step(plain, -X), step(model, -X))
+
+    @pytest.mark.parametrize("draw", [random.random, lambda: float(numpy.random.rand())], ids=["python", "numpy"])
+    def test_a_block_that_draws_numbers_on_the_host_is_checkpointed_with_the_same_draws(
+        self, draw: Callable[[], float]
+    ) -> None:
+        class Scaled(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return (x * draw()).exp() if draw() < 0.5 else (x * draw()).tanh()
+
+        def seeded(model: nn.Module, seed: int) -> tuple[Any, ...]:
+            random.seed(seed)
+            numpy.random.seed(seed)
+            return (*gradients(model, X), torch.tensor(draw()))
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(8, 8), Scaled())
+        plain = copy.deepcopy(model)
+        handle = apply_decisions(model, {"1": BlockDecision(())})
+        with pytest.warns(UserWarning, match="draws random numbers by Python or NumPy"):
+            assert_same(seeded(plain, 0), seeded(model, 0))
+        for seed in range(1, 6):
+            assert_same(seeded(plain, seed), seeded(model, seed))
+        assert handle.stats()[0].reruns == 6
 
     def test_a_checkpointed_block_has_its_autocast_and_frees_what_it_collected(self) -> None:
         case = apply_zoo.ready("transformer, autocast")

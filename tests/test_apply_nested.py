@@ -10,6 +10,7 @@ from torch import nn
 from apply_blocks import NOTHING
 from apply_zoo import assert_same, mlp_block, plan
 from trainfit.apply import record_block
+from trainfit.records import BlockDecision
 
 X = torch.linspace(-1, 1, 120).view(3, 5, 8)
 
@@ -48,6 +49,21 @@ def test_what_the_inner_one_saves_is_no_part_of_the_outer_ones_program() -> None
     assert len(record_block(model[1], (x,), {}).saved) == len(alone.saved) - len(
         record_block(model[1][2], (x,), {}).saved
     )
+
+
+def test_what_the_outer_one_holds_of_the_inner_ones_submodules_is_of_the_real_step() -> None:
+    """The inner one is recorded in the middle of the outer one's forward, when hooks of the outer one are on it."""
+    model = nested_model()
+    expected = step(copy.deepcopy(model))
+    plan(model, {"1.0": NOTHING})
+    program = record_block(model[1], (torch.ones(3, 5, 8, requires_grad=True),), {})
+    saved = {ref.storage for ref in program.saved}
+    kept = [storage for name, storage in program.submodule_outputs if name == "0.0"]
+    assert len(kept) == 1
+    assert saved.isdisjoint(kept)
+    plan(model, {"1": BlockDecision(tuple(kept))})
+    for _ in range(2):
+        assert_same(expected, step(model))
 
 
 def test_an_inner_plan_that_is_removed_leaves_the_outer_one_right() -> None:

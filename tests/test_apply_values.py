@@ -6,6 +6,7 @@ import copy
 import weakref
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -50,6 +51,80 @@ class TestParameters:
         sharded.untyped_storage().resize_(0)
         loss.backward()
         assert_same(tuple(expected), (model[0].weight.grad, model[0].bias.grad))
+
+    def test_a_buffer_in_whose_place_forward_puts_another_is_the_old_one(self) -> None:
+        class Averaged(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.register_buffer("average", torch.zeros(4))
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                self.average = self.average * 0.9 + x.detach().mean(0) * 0.1
+                return torch.tanh(x - self.average).exp()
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), Averaged())
+        plain = copy.deepcopy(model)
+        handle = plan(model, {"1": NOTHING})
+        for _ in range(3):
+            assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
+        assert_same((plain[1].average,), (model[1].average,))
+        assert handle.stats()[0].replays == 3
+
+
+class TestObjects:
+    def test_what_forward_puts_into_a_container_is_of_the_real_step(self) -> None:
+        class Remembering(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.masks: dict[int, torch.Tensor] = {}
+                self.seen: list[torch.Tensor] = []
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                if x.shape[1] not in self.masks:
+                    self.masks[x.shape[1]] = torch.linspace(0, 1, x.shape[1])
+                self.seen.append(x.detach())
+                return torch.tanh(x * self.masks[x.shape[1]]).exp()
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), Remembering())
+        plain = copy.deepcopy(model)
+        handle = plan(model, {"1": NOTHING})
+        for _ in range(2):
+            assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
+        assert type(model[1].masks[4]) is torch.Tensor
+        assert_same(tuple(plain[1].seen), tuple(model[1].seen))
+        assert (handle.stats()[0].replays, handle.stats()[0].reruns) == (2, 0)
+
+    @pytest.mark.parametrize("decision", [NOTHING, BlockDecision((), rerun=True)], ids=["replayed", "run again"])
+    def test_an_object_among_the_arguments_is_changed_once(self, decision: BlockDecision) -> None:
+        class Sums:
+            def __init__(self) -> None:
+                self.layers: list[torch.Tensor] = []
+
+        class Adding(nn.Module):
+            def forward(self, x: torch.Tensor, sums: Sums) -> torch.Tensor:
+                sums.layers.append(x.sum())
+                return torch.tanh(x * len(sums.layers)).exp()
+
+        class Model(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.layers = nn.Linear(4, 4), nn.ModuleList([Adding(), Adding()])
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x, sums = self.first(x), Sums()
+                for layer in self.layers:
+                    x = layer(x, sums)
+                assert len(sums.layers) == 2
+                return x + sums.layers[0] + sums.layers[1]
+
+        torch.manual_seed(0)
+        model = Model()
+        plain = copy.deepcopy(model)
+        plan(model, {"layers.0": decision, "layers.1": decision})
+        for _ in range(2):
+            assert_same(tuple(gradients(plain, X)), tuple(gradients(model, X)))
 
 
 class TestKept:

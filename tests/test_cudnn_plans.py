@@ -6,8 +6,12 @@ builds bring; the formulas do not.
 
 from __future__ import annotations
 
+import json
+import time
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -71,6 +75,51 @@ def test_a_plan_that_shares_nothing_takes_what_it_says() -> None:
     assert cudnn.planned_bytes(asked, shared_plan(67), find_gpu("a100-80gb")) == 12345
 
 
+def test_a_tree_is_walked_level_by_level() -> None:
+    # node 0 asks feature 1; its left child (1) asks feature 0, whose children are 3 and 4; node 2 is a leaf
+    tree = cudnn.Tree.of(np.array([1, 0, -1, -1, -1]), np.array([10, 5, 7, 8, 9]))
+    assert [tree.form_number(features) for features in ((5, 10), (6, 10), (5, 11))] == [8, 9, 7]
+
+
+def test_of_several_trees_the_middle_counts() -> None:
+    # whole fp32 weights, 4 * 8 * 8 * 9 bytes each: one tree says none, one says 2, one says 5
+    asked = problem("weight gradient", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16))
+    trees = [cudnn.Tree.of(np.array([-1]), np.array([number])) for number in range(3)]
+    forms = [cudnn.Form(""), cudnn.Form("", splits=5), cudnn.Form("", splits=2)]
+    assert cudnn.middle_bytes(asked, trees, forms, 132) == 2 * 4 * 8 * 8 * 9
+
+
+def test_the_trees_are_small_quick_to_load_and_as_good_as_their_file_says() -> None:
+    path = Path(cudnn.__file__).with_name("cudnn_plans.npz")
+    assert path.stat().st_size < 1_500_000
+    with np.load(path) as stored:
+        about = json.loads(str(stored["about"]))
+    close = {name: shares["close"] for name, shares in about["accuracy"].items()}
+    assert len(close) == 12
+    # On convolutions that were not learned, within 1 MiB or 1%.
+    assert min(share for name, share in close.items() if "weight" not in name) >= 0.91
+    assert min(share for name, share in close.items() if "weight" in name) >= 0.85
+    for cached in (cudnn._stored, cudnn._forms, cudnn._trees):
+        cached.cache_clear()
+    asked = problem("output", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16))
+    begin_s = time.process_time()
+    cudnn.workspace_bytes(asked, 132)
+    assert time.process_time() - begin_s < 0.2  # some 10 ms
+
+
+def test_a_convolution_that_cudnn_refuses_is_imitated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*asked: Any) -> Any:
+        raise cudnn_library.CudnnError("CUDNN_STATUS_BAD_PARAM")
+
+    monkeypatch.setattr(cudnn_library, "library", object)
+    monkeypatch.setattr(cudnn_library, "described_target", lambda gpu: cudnn_library.Target((), (), ()))
+    monkeypatch.setattr(cudnn_library, "plans", refused)
+    shape = (0, 4, 8, 8)
+    described = Convolution(shape, (4, 4, 3, 3), shape, (1, 1), (1, 1), (1, 1), "float32", False)
+    assert cudnn_library.first_plan(described, "output", H200) is None
+    cudnn_library.first_plan.cache_clear()
+
+
 def contiguous(*shape: int) -> TensorRef:
     strides, step = [], 1
     for size in reversed(shape):
@@ -99,6 +148,19 @@ def test_a_one_dimensional_convolution_is_asked_about_as_an_image_of_one_row(mon
     assert asked == [(Convolution(x, weight, y, (1, 1), (0, 4), (1, 1), "float32", False), "output")]
 
 
+def test_one_number_stands_for_every_image_dimension() -> None:
+    # padding="valid" reaches the kernels as (0,); the whole step must be estimated as with (0, 0)
+    def peak_bytes(padding: Any) -> int:
+        step = trainfit.Step(
+            model=torch.nn.Conv2d(16, 32, 3, padding=padding),
+            batch=(torch.zeros(4, 16, 32, 32),),
+            loss=lambda output: output.sum(),
+        )
+        return trainfit.estimate(step, "h200").peak_allocated_bytes
+
+    assert peak_bytes("valid") == peak_bytes((0, 0))
+
+
 def test_a_kernel_of_one_pixel_is_not_asked_about(monkeypatch: pytest.MonkeyPatch) -> None:
     def first_plan(*asked: Any) -> Plan:
         raise AssertionError(asked)
@@ -122,7 +184,9 @@ def test_an_estimate_says_when_the_choice_of_kernels_is_imitated(
         optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),
     )
     lines = trainfit.estimate(step, "h200").not_modelled
-    assert any("imitated" in line for line in lines) is not is_installed
+    said = [line for line in lines if "imitated" in line]
+    assert bool(said) is not is_installed
+    assert all("pip install 'trainfit[cudnn]'" in line for line in said)
 
 
 needs_cudnn = pytest.mark.skipif(not cudnn_library.is_installed(), reason="no cuDNN here; torch's CUDA builds have one")

@@ -36,7 +36,7 @@ def test_without_a_gpu_everything_works_but_what_needs_one(
     assert re.fullmatch(r"ok  ghost GPU     a step was estimated in \d+\.\d s", lines[3])
     assert lines[4].startswith("--  GPU           torch sees none; estimate and plan need none; hint: ")
     assert lines[5] == "--  driver        no nvidia-smi here"
-    assert [line.split()[1] for line in lines[6:-1]] == ["transformers", "accelerate", "torchtitan", "ray"]
+    assert [line.split()[1] for line in lines[6:-1]] == ["cuDNN", "transformers", "accelerate", "torchtitan", "ray"]
     assert lines[-1] == "every command works here but verify and calibrate, which need a GPU"
 
 
@@ -117,3 +117,17 @@ def test_an_extra_that_is_missing_says_what_it_is_for() -> None:
     assert str(doctor._extra("no-such-extra", "nothing", "leave it")) == (
         "--  no-such-extra not installed; it is for nothing; hint: leave it"
     )
+
+
+def test_a_cudnn_that_can_be_asked_is_named_and_its_absence_has_a_hint() -> None:
+    assert str(doctor.cudnn_finding(92000)) == "ok  cuDNN         9.20.0, asked which kernels convolutions use"
+    assert str(doctor.cudnn_finding(0)) == (
+        "--  cuDNN         none to ask: its choice of convolution kernels is imitated;"
+        " hint: for exact workspaces, pip install 'trainfit[cudnn]' (Linux, 1.2 GB)"
+    )
+    assert [each.what for each in doctor.examine()].count("cuDNN") == 1
+
+
+def test_the_cudnn_of_the_extra_is_one_that_the_formulas_were_measured_with() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["optional-dependencies"]["cudnn"] == ["nvidia-cudnn-cu13>=9.19,<9.21; sys_platform == 'linux'"]

@@ -186,7 +186,7 @@ def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
         "  other             0 B   0.0%",
         "",
         "time",
-        "  step      0.1 ms (0.0 to 0.1); launch-bound: the GPU waits 0.1 ms for the CPU",
+        "  step      0.0 ms (0.0 to 0.0); launch-bound: the GPU waits 0.0 ms for the CPU",
         "  GPU busy  0.0 ms, MFU 0.0%",
         "  source    datasheet (datasheet, less certain)",
         "",

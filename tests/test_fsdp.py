@@ -1,82 +1,40 @@
-"""One rank of many, by hand: a stack of two blocks whose sizes do not divide, and a head, sharded by torch itself.
-
-A block is Linear(6, 10) followed by Linear(10, 6): dimension 0 of its weights is 10 and 6. On 4 ranks a shard has 3
-rows of 10 (12 with padding) and 2 rows of 6 (8 with padding). Elements per shard: weight 3 x 6 = 18, bias 3, weight
-2 x 10 = 20, bias 2: 43 in all. The head, Linear(6, 5), is the root's: weight 2 x 6 = 12, bias 2: 14 in all.
-"""
+"""One rank of many, by hand: what is gathered, reduced and held, and when; the sizes are those of `fsdp_steps`."""
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 import trainfit
+from fsdp_steps import (
+    COPY_IN_STREAM,
+    GATHER,
+    GATHER_STREAM,
+    H200,
+    REDUCE,
+    REDUCE_STREAM,
+    ROOT_SHARD,
+    SHARD,
+    SUM,
+    SUM_STREAM,
+    UNSHARDED,
+    Model,
+    make_step,
+    named,
+    ranks,
+    refs,
+    steady_ops,
+    trace_of,
+)
 from trainfit._time_estimate import hidden_behind_communication_ns
 from trainfit.cost import network_of, pricing_for
-from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import hidden_memory
-from trainfit.records import Category, Op, Phase, TensorRef, Trace
+from trainfit.records import Category, Op, Phase, TensorRef
 from trainfit.trace import trace_step
-
-H200 = find_gpu("h200")
-SHARD, ROOT_SHARD = 43, 14
-UNSHARDED = [12 * 6, 12, 8 * 10, 8]  # elements of each parameter of a block, gathered with padding
-GATHER, REDUCE, SUM = "c10d._allgather_base_.default", "c10d._reduce_scatter_base_.default", "c10d.allreduce_.default"
-COPY_IN_STREAM, GATHER_STREAM, REDUCE_STREAM, SUM_STREAM = 1, 2, 3, 4  # in the order in which FSDP2 makes them
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(6, 10), nn.Linear(10, 6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(torch.relu(self.up(x)))
-
-
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(2))
-        self.head = nn.Linear(6, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return self.head(x).sum()
-
-
-def make_step(fsdp: trainfit.FSDP, **options: Any) -> trainfit.Step:
-    return trainfit.Step(model=Model, batch=(torch.zeros(3, 6),), fsdp=fsdp, **options)
-
-
-@functools.cache
-def trace_of(fsdp: trainfit.FSDP, **options: Any) -> Trace:
-    return trace_step(make_step(fsdp, **options), H200)
-
-
-def steady_ops(trace: Trace) -> Iterator[Op]:
-    for index in trace.steady_step:
-        yield from trace.ops[trace.sections[index].first_op : trace.sections[index].last_op]
-
-
-def refs(op: Op) -> list[tuple[str, tuple[int, ...]]]:
-    return [(ref.dtype, ref.shape) for ref in op.input_refs()]
-
-
-def ranks(op: Op) -> object:
-    return dict(op.kwargs)["ranks"]
-
-
-def named(trace: Trace, name: str) -> list[Op]:
-    return [op for op in steady_ops(trace) if op.name == name]
 
 
 def test_shards_have_the_padded_rows_of_dimension_0() -> None:
@@ -229,23 +187,6 @@ def test_units_are_the_repeated_blocks_unless_named() -> None:
         trace_of(trainfit.FSDP(world_size=4, units=("blocks.7",)))
 
 
-def test_a_step_leaves_no_process_group_behind() -> None:
-    trace_of(trainfit.FSDP(world_size=4))
-    assert not torch.distributed.is_initialized()
-    with pytest.raises(trainfit.errors.BadStep, match="does not divide"):
-        trace_of(trainfit.FSDP(world_size=4, hsdp=3))
-    assert not torch.distributed.is_initialized()
-
-
-def test_a_process_that_has_a_group_of_its_own_is_told_so(tmp_path: Any) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        with pytest.raises(trainfit.errors.UsageError, match="a process group of its own"):
-            trace_step(make_step(trainfit.FSDP(world_size=4)), H200)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
 def test_clipping_sums_the_norm_over_all_ranks() -> None:
     trace = trace_of(trainfit.FSDP(world_size=4), clip_grad_norm=1.0)
     assert any(
@@ -265,6 +206,10 @@ def test_exposed_communication_is_what_the_step_would_save_without_it() -> None:
     assert estimate.time.exposed_communication_ms == pytest.approx(1e3 * seconds, rel=1e-2)
     assert fast.time.exposed_communication_ms < fast.time.communication_ms
     assert estimate.to_json_dict()["exposed_communication_ms"] == round(estimate.time.exposed_communication_ms, 3)
+    assert (estimate.time.bound_by, fast.time.bound_by) == ("communication", "launches")
+    assert "communication bounds it" in str(estimate)
+    # What the GPU waits for the CPU has nothing of what it waits for others.
+    assert fast.time.waiting_ms == pytest.approx(estimate.time.waiting_ms, rel=0.05)
 
 
 def tensor(dtype: str, *shape: int, storage: int = 0) -> TensorRef:
@@ -295,6 +240,14 @@ def test_the_copies_around_collectives_take_tables(
     assert hidden_memory(H200, "2.11.0").temporaries(op) == (nbytes,)
 
 
+def test_a_unit_of_two_dtypes_takes_a_table_for_each() -> None:
+    gradients = (tensor("float32", 10, 6), tensor("bfloat16", 10), tensor("float32", 10))
+    out = tensor("float32", 4, 24)
+    op = Op("fsdp.chunk_cat_mixed_dtype.default", Phase.BACKWARD, "", (gradients, 0, 4), (("out", out),), ())
+    two_tensors, one_tensor = 8 * (6 * 2 + 2 + 2), 8 * (6 + 2 + 1)
+    assert hidden_memory(H200, "2.15.0").temporaries(op) == (two_tensors, -two_tensors, one_tensor)
+
+
 def test_recomputation_costs_less_where_the_gpu_would_wait_for_collectives() -> None:
     fsdp = trainfit.FSDP(world_size=4)
     blocks = ["blocks.0", "blocks.1"]
@@ -313,7 +266,7 @@ def test_recomputation_costs_less_where_the_gpu_would_wait_for_collectives() -> 
 
 def test_a_plan_for_a_rank_is_what_the_planned_rank_takes() -> None:
     mixed = trainfit.FSDP(world_size=4, param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    step = replace(make_step(mixed), batch=(torch.zeros(4096, 6),))
+    step = replace(make_step(mixed), batch=(torch.zeros(2**18, 6),))
     plan = trainfit.plan(step, "h200", budget="min", memory="allocated")
     assert plan.predicted.parallelism == "FSDP2 over 4 GPUs"
     assert {block for decision in plan.decisions for block in decision.blocks} <= {"blocks.0", "blocks.1"}
@@ -327,69 +280,3 @@ def test_a_plan_for_a_rank_is_what_the_planned_rank_takes() -> None:
     estimate = trainfit.estimate(replace(step, model=planned), "h200")
     assert estimate.peak_allocated_bytes == plan.predicted.peak_allocated_bytes
     assert estimate.peak_allocated_bytes < trainfit.estimate(step, "h200").peak_allocated_bytes
-
-
-def tensor_parallel() -> nn.Module:
-    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-
-    model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.Linear(256, 64, bias=False))
-    mesh = torch.distributed.init_device_mesh("cuda", (4,))
-    return parallelize_module(model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
-
-
-def test_tensor_parallel_estimates_follow_the_local_shapes() -> None:
-    step = trainfit.Step(model=tensor_parallel, batch=(torch.zeros(8, 64),), loss=torch.sum)
-    with trainfit.ranks(4):
-        trace = trace_step(step, H200)
-        estimate = trainfit.estimate(step, "h200")
-    products = [refs(op) for op in named(trace, "aten.mm.default")]
-    assert products[:2] == [
-        [("float32", (8, 64)), ("float32", (64, 64))],
-        [("float32", (8, 64)), ("float32", (64, 64))],
-    ]
-    (total,) = named(trace, "_c10d_functional.all_reduce.default")
-    assert (refs(total), ranks(total)) == ([("float32", (8, 64))], (0, 1, 2, 3))
-    # A quarter of two weights of 64 x 256, and AdamW's two states of each.
-    assert estimate.breakdown_bytes["parameters"] == 2 * 64 * 64 * 4
-    assert estimate.breakdown_bytes["optimizer"] == 2 * 2 * 64 * 64 * 4
-    assert estimate.time is not None
-    assert estimate.time.communication_ms > 0
-
-
-def test_offloaded_shards_are_on_the_gpu_only_while_they_are_gathered() -> None:
-    offloaded = trainfit.FSDP(world_size=4, offload=True)
-    estimate = trainfit.estimate(make_step(offloaded), "h200")
-    last = dict(zip(Category, estimate.timeline[-1].bytes_by_category, strict=True))
-    assert (last[Category.PARAMETERS], last[Category.OPTIMIZER], last[Category.GRADIENTS]) == (0, 0, 0)
-    trace = trace_of(offloaded)
-    # Each of the ten shards is copied to the GPU for each of its gathers: the root's two once, the blocks' eight twice.
-    shards = [op for op in steady_ops(trace) if op.name == "aten._to_copy.default" and not list(op.input_refs())]
-    assert len(shards) == 2 + 2 * 8
-    assert [refs(op) for op in named(trace, GATHER)] == [
-        refs(op) for op in named(trace_of(trainfit.FSDP(world_size=4)), GATHER)
-    ]
-
-
-def test_offloaded_gradients_that_accumulate_are_refused() -> None:
-    with pytest.raises(trainfit.errors.BadStep, match="accumulate on the host"):
-        trace_of(trainfit.FSDP(world_size=4, offload=True), micro_batches=2)
-    lasting = trace_of(trainfit.FSDP(world_size=4, offload=True, sync_every_micro_batch=False), micro_batches=2)
-    assert sum(op.name == REDUCE for op in steady_ops(lasting)) == 3
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(8, 4), nn.Linear(4, 8, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.head(self.embed(tokens)).sum()
-
-
-def test_a_tied_shard_is_materialized_in_each_of_its_places_and_the_last_one_stays() -> None:
-    batch = (torch.zeros(3, dtype=torch.int64),)
-    trace = trace_step(trainfit.Step(model=Tied, batch=batch, fsdp=trainfit.FSDP(world_size=4)), H200)
-    events = [(trace.storages[event.storage].nbytes, event.is_alloc) for event in trace.sections[0].events]
-    assert events == [(2 * 4 * 4, True), (2 * 4 * 4, True), (2 * 4 * 4, False), (3 * 8, True)]  # last comes the batch
-    assert trace.storages[trace.sections[0].events[1].storage].category is Category.PARAMETERS

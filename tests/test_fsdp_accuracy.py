@@ -1,7 +1,8 @@
 """Predictions of one rank of many against what an H200 measured (benchmarks/results/fsdp_h200,
 fsdp_features_h200): a sample of their rows.
 
-The sample has three models, both allocators, plans, and DDP; benchmarks/fsdp_memory.py predicts all rows.
+The sample has four models, both allocators, plans, offload and DDP; benchmarks/fsdp_memory.py predicts all rows. A row
+that was measured again counts as it was then: the executor had been mended.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ with warnings.catch_warnings():
 RESULTS, FEATURES = BENCHMARKS / "results" / "fsdp_h200", BENCHMARKS / "results" / "fsdp_features_h200"
 ROWS = {
     key_of(row): row
-    for folder in (RESULTS, FEATURES)
+    for folder in (RESULTS, FEATURES, FEATURES / "again")
     for row in map(json.loads, (folder / "fsdp_measured.jsonl").read_text().splitlines())
 }
 
@@ -37,6 +38,8 @@ ROWS = {
         (Job("llama1b", "bf16", 64, "planned", True), 0),
         (Job("gpt2m", "ddp", 1, "nothing", False), 512),
         (Job("mixtral", "bf16", 8, "planned", True), 0),
+        (Job("vit_large", "mixed", 8, "planned", True), 0),
+        (Job("gpt2m", "mixed", 8, "every layer", True, feature="offload"), 0),
     ],
     ids=str,
 )

@@ -108,3 +108,22 @@ def test_sharded_optimizers_do_on_the_ghost_what_dtensor_does(optimizer: Any, mo
     monkeypatch.setattr(dispatch, "on_shards", lambda op, args, kwargs: done.append(op))
     assert trace_step(step, find_gpu("h200")) == ours
     assert any("_foreach" in str(op) for op in done)
+
+
+def test_grouped_products_of_fp32_have_the_shapes_of_bf16_ones() -> None:
+    """Meta knows bf16 alone; CUDA takes fp32 too. Rows begin at 16 bytes, so that 6 fp32 columns lie 8 apart."""
+    with ghost_gpu("h200"):
+        ends = torch.tensor([3, 10], dtype=torch.int32, device="cuda")
+        found = {}
+        for dtype in (torch.bfloat16, torch.float32):
+            tokens = torch.empty(10, 16, dtype=dtype, device="cuda", requires_grad=True)
+            weights = torch.empty(2, 16, 24, dtype=dtype, device="cuda", requires_grad=True)
+            result = nn.functional.grouped_mm(tokens, weights, offs=ends)
+            gradients = torch.autograd.grad(result.square().sum(), (tokens, weights))
+            found[dtype] = [(tuple(each.shape), each.stride()) for each in (result, *gradients)]
+            assert {each.dtype for each in (result, *gradients)} == {dtype}
+        narrow = torch.empty(2, 16, 6, device="cuda")
+        odd = nn.functional.grouped_mm(torch.empty(10, 16, device="cuda"), narrow, offs=ends)
+    assert found[torch.float32] == found[torch.bfloat16]
+    assert found[torch.float32][0] == ((10, 24), (24, 1))
+    assert (tuple(odd.shape), odd.stride()) == ((10, 6), (8, 1))

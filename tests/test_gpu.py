@@ -16,9 +16,11 @@ import torch
 from torch import nn
 
 import trainfit
-from apply_zoo import ZOO, Stack, TransformerBlock, ZooCase, assert_same, holdable
+from apply_blocks import around, gradients
+from apply_zoo import ZOO, Stack, TransformerBlock, ZooCase, assert_same, holdable, mlp_block
 from trainfit._verify import deterministic_kernels
 from trainfit.apply import apply_decisions, find_blocks, record_block
+from trainfit.ghost.tensor import Ghost
 from trainfit.records import BlockDecision, BlockProgram
 from trainfit.targets import resolve
 
@@ -163,6 +165,60 @@ def test_a_plan_does_on_the_gpu_what_it_said(tmp_path: Path) -> None:
     assert failed <= {"step time"}  # so small a step is the CPU's, whose speed no plan knows
     assert found["deterministic"]
     assert found["gradients"]["equal"] == found["gradients"]["count"] == found["noise"]["equal"]
+
+
+@pytest.mark.usefixtures("deterministic")
+def test_a_planned_step_can_be_captured_in_a_cuda_graph() -> None:
+    torch.manual_seed(0)
+    model = Stack(mlp_block).to("cuda")
+    parameters = list(model.parameters())
+    x = torch.randn(3, 5, 8, device="cuda")
+
+    def step() -> list[torch.Tensor]:
+        return list(torch.autograd.grad(model(x).square().sum(), parameters))
+
+    expected = step()
+    handle = apply_decisions(model, dict.fromkeys(find_blocks(model), NOTHING), strict=True)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = step()
+    for gradient in captured:
+        gradient.zero_()
+    graph.replay()
+    assert_same(tuple(expected), tuple(captured))
+    assert [(stats.replays, stats.reruns) for stats in handle.stats()] == [(4, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_triton_kernel_is_launched_once_and_what_it_writes_is_kept(in_place: bool) -> None:
+    kernels = pytest.importorskip("triton_kernels", exc_type=ImportError)
+    launches = 0
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            nonlocal launches
+            launches += not isinstance(x, Ghost)
+            out = x.detach() if in_place else torch.empty_like(x)
+            kernels.scale[(1,)](x, out, 3.0, x.numel(), SIZE=256)
+            ctx.save_for_backward(out)
+            return out
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return grads[0] * ctx.saved_tensors[0]
+
+    x = torch.linspace(-1, 1, 12, device="cuda").view(3, 4)
+    model = around(lambda x: Scaled.apply(x + 1).sin().exp()).to("cuda")
+    expected = gradients(copy.deepcopy(model), x)
+    handle = apply_decisions(model, {"1": NOTHING}, strict=True)
+    assert_same(tuple(expected), tuple(gradients(model, x)))
+    (stats,) = handle.stats()
+    assert (launches, stats.replays, stats.reruns, stats.dropped_bytes) == (2, 1, 0, x.nbytes)
 
 
 def test_ten_steps_give_the_same_losses_bit_for_bit() -> None:

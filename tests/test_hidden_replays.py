@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 import trainfit
+from fsdp_steps import make_step
 from solve_cases import UNIT, memory_of, op, program
-from test_fsdp import make_step
 from trainfit.solve.graph import BlockGraph, build_graph
 from trainfit.solve.menu import frontier, option_within
-from trainfit.solve.milp import fastest_within, recompute_bound_ns
+from trainfit.solve.milp import _best_mixture, enriched, fastest_within, recompute_bound_ns
 from trainfit.solve.replay import rerun
 from trainfit.solve.whole import Problem
 
@@ -52,7 +52,7 @@ def test_what_hides_is_not_paid_for(hidden_ns: int, one_ns: int, both_ns: int) -
 
 def test_replays_are_spread_over_the_blocks_behind_whose_communication_they_hide() -> None:
     budget_bytes = (18 + 20 - 8) * UNIT
-    together, spread = (fastest_within(two_blocks(hidden_ns), budget_bytes) for hidden_ns in (0, 6))
+    together, spread = (fastest_within(enriched(two_blocks(hidden_ns)), budget_bytes) for hidden_ns in (0, 6))
     assert together is not None
     assert spread is not None
     assert sorted(o.kept_bytes // UNIT for o in map(together.problem.option, (0, 1), together.options)) == [0, 8]
@@ -62,15 +62,18 @@ def test_replays_are_spread_over_the_blocks_behind_whose_communication_they_hide
 
 
 def test_of_what_takes_as_long_the_least_is_replayed() -> None:
-    roomy = fastest_within(two_blocks(100), (18 + 20) * UNIT)
+    roomy = fastest_within(enriched(two_blocks(100)), (18 + 20) * UNIT)
     assert roomy is not None
     assert roomy.options == (0, 0)
 
 
 def test_the_bound_on_any_choice_allows_for_what_hides() -> None:
     # Any choice replays 7 ns, of which each block may hide 2; bounds are rounded down.
-    problem, budget_bytes = two_blocks(2), (18 + 20 - 8) * UNIT
-    assert recompute_bound_ns(problem, budget_bytes) == 7 - 1 - 2 * 2
+    problem, budget_bytes = enriched(two_blocks(2)), (18 + 20 - 8) * UNIT
+    mixture = _best_mixture(problem, budget_bytes)
+    assert mixture is not None
+    assert mixture[1] == 7 - 1 - 2 * 2
+    assert recompute_bound_ns(problem, budget_bytes) == 7 - 2  # of two blocks every choice is known
     choice = fastest_within(problem, budget_bytes)
     assert choice is not None
     assert choice.recompute_ns == 7 - 2

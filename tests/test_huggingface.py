@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,11 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import trainfit
 from trainfit._plan_record import Plan
+from trainfit.apply import apply_decisions, find_blocks
 from trainfit.errors import BadPlan, UsageError
 from trainfit.huggingface import PlanCallback
+from trainfit.records import BlockDecision
 from trainfit.units import format_bytes
 
 
@@ -77,3 +81,22 @@ def test_another_model_is_refused(plan: Plan) -> None:
     model.layers.append(Block())
     with pytest.raises(BadPlan, match="another model"):
         PlanCallback(plan).on_init_end(OFF, None, None, model=model)
+
+
+def test_a_model_that_fills_a_cache_has_the_same_gradients_and_cache() -> None:
+    config = LlamaConfig(
+        hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, vocab_size=64, use_cache=True
+    )
+    torch.manual_seed(0)
+    plain = LlamaForCausalLM(config).train()
+    planned = copy.deepcopy(plain)
+    handle = apply_decisions(planned, dict.fromkeys(find_blocks(planned), BlockDecision(())), strict=True)
+    tokens = torch.arange(32).view(2, 16)
+    keys = []
+    for model in (plain, planned):
+        out = model(input_ids=tokens, labels=tokens)
+        out.loss.backward()
+        keys.append(out.past_key_values.layers[1].keys)
+    assert torch.equal(*keys)
+    assert all(torch.equal(a.grad, b.grad) for a, b in zip(plain.parameters(), planned.parameters(), strict=True))
+    assert [(stats.replays, stats.reruns) for stats in handle.stats()] == [(1, 0), (1, 0)]

@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import trainfit
-from trainfit.calibrate.collectives import _groups
+from trainfit.calibrate.collectives import Ranks, _groups, _time, gpu_group, measure_collectives
 from trainfit.cost import COLLECTIVE, MEASURED_COLLECTIVE, Pricing, load_profile, network_of, price_with, pricing_for
+from trainfit.cost.measured_collectives import KINDS
 from trainfit.cost.network import collective_ns
 from trainfit.cost.profile import write_profile
 from trainfit.errors import BadProfile
@@ -127,3 +129,19 @@ def test_the_groups_are_each_node_one_rank_of_each_and_all() -> None:
     assert _groups(4, 2) == [[0, 1], [2, 3], [0, 2], [0, 1, 2, 3]]
     assert _groups(2, 2) == [[0, 1]]
     assert _groups(2, 1) == [[0, 1]]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_one_gpu_alone_times_each_collective_over_nccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL wants a GPU per rank: with one GPU all but the links is exercised."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    with gpu_group(Ranks(rank=0, local_rank=0, num_ranks=1, num_per_node=1)):
+        assert dist.get_backend() == "nccl"
+        for kind in KINDS:
+            nbytes, time_ns = _time(kind, 64 * MIB, 1, dist.new_group([0]), "cuda")
+            assert nbytes == 64 * MIB
+            assert 1_000 < time_ns < 10_000_000  # a copy within the GPU, or nothing
+        assert measure_collectives(1, "cuda", print) == []  # no group has two ranks
+    assert not dist.is_initialized()

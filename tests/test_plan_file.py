@@ -54,6 +54,7 @@ def a_plan(**changes: Any) -> Plan:
         "budget_bytes": 27 * GIB,
         "status": "optimal",
         "gap": 0.0004,
+        "gap_as_allocated": 0.0001,
         "predicted": for_plan(estimate),
         "predicted_step_ns": 110_000_000,
         "rows": (
@@ -209,7 +210,8 @@ def test_the_printed_plan_has_the_comparison_and_the_decisions() -> None:
         "                   keeps 2.0 GiB, recomputes 0.00 ms per block",
         "",
         "the peak is in backward, at aten.mm.default in layers.2.0",
-        "gap 0.04%: no plan that allocates at most 27.0 GiB is faster by more; what classic segments waste is left out",
+        "gap 0.04%: no plan that allocates at most 27.0 GiB is faster by more",
+        "classic segments waste 6.0 GiB; no plan that allocates as little, 20.0 GiB, is faster by more than 0.01%",
     ]
 
 

@@ -201,3 +201,26 @@ def test_a_larger_budget_never_costs_time_and_none_is_exceeded(name: str, memory
         times.append(made.predicted_step_ns)
     assert times == sorted(times, reverse=True)
     assert times[-1] == smallest.rows[0].step_ns
+
+
+class CountingBlock(OpaqueBlock):
+    """Counts its calls in a buffer: running it again would count one more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("block", "may_run_again"), [(OpaqueBlock, True), (CountingBlock, False)])
+def test_a_block_that_changes_what_was_there_before_is_not_run_again(
+    block: Callable[[], nn.Module], may_run_again: bool
+) -> None:
+    step = trainfit.Step(
+        model=lambda: nn.Sequential(*(block() for _ in range(4))), batch=(torch.ones(4096, WIDTH),), loss=torch.sum
+    )
+    planned = trainfit.plan(step, "h200", budget="min", memory="allocated")
+    assert any(decision.rerun for decision in planned.block_decisions().values()) == may_run_again

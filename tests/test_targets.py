@@ -251,6 +251,12 @@ def test_the_sequence_is_at_most_what_the_config_has_positions_for(tmp_path: Pat
     ].shape == (1, 2048)
 
 
+def test_a_negative_number_of_positions_is_no_limit(tmp_path: Path) -> None:
+    target = config_target(tmp_path, {"model_type": "xlnet", "d_model": 64, "n_layer": 1, "n_head": 4})
+    assert resolve(target).batch["input_ids"].shape == (1, 2048)
+    assert resolve(target, seq=4096).batch["input_ids"].shape == (1, 4096)
+
+
 def test_a_config_that_is_missing_or_not_one_is_refused(tmp_path: Path) -> None:
     assert refusal("hf:nowhere/config.json").message == "there is no file nowhere/config.json"
     (tmp_path / "config.json").write_text("not json")

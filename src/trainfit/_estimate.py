@@ -232,6 +232,7 @@ def _not_modelled(trace: Trace, gpu: Gpu) -> tuple[str, ...]:
         left_out.append("ROCm: its kernels' temporaries and workspaces are taken to be CUDA's")
     elif any(op.name.startswith("aten.convolution") for op in trace.ops) and not cudnn_library.is_installed():
         left_out.append(
-            "cuDNN's choice among its convolution kernels: imitated, since no cuDNN is installed to be asked"
+            "cuDNN's choice among its convolution kernels: imitated, since there is none here to ask"
+            " (Linux: pip install 'trainfit[cudnn]')"
         )
     return tuple(left_out)

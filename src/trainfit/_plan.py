@@ -29,6 +29,7 @@ from trainfit.simulate import AllocatorMode
 from trainfit.simulate.time import KERNEL_GAP_NS
 from trainfit.solve import (
     CHECKPOINTED,
+    BaseMemory,
     Choice,
     Found,
     Infeasible,
@@ -163,10 +164,7 @@ class Planner:
     @cached_property
     def problem(self) -> Problem:
         """The step as its blocks' menus and its memory with nothing recomputed."""
-        trace, _ = self.base
-        by_name = dict(self.programs)
-        hidden = hidden_memory(self.gpu, trace.torch_version)
-        memory = base_memory(trace, by_name, hidden.temporaries)
+        trace, by_name, memory = self.base[0], dict(self.programs), self._base_memory
         # Equal programs are of one class, but the calls of a block, which must all do the same, have one of their own.
         keys = [(by_name[name], name if memory.blocks.count(name) > 1 else "") for name in memory.blocks]
         classes = dict(zip(reversed(keys), reversed(memory.blocks), strict=True))  # each with the first of its blocks
@@ -175,13 +173,34 @@ class Planner:
         )
         class_index = {key: index for index, key in enumerate(classes)}
         tell("solving")
-        return Problem(
+        problem = Problem(
             memory=memory,
             class_of=tuple(class_index[key] for key in keys),
             graphs=graphs,
             menus=tuple(_menu(program, graph) for (program, _), graph in zip(classes, graphs, strict=True)),
             base_ns=self.verdict(self.base[1]).step_ns,
         )
+        return self._with_priced_reruns(problem)
+
+    @cached_property
+    def _base_memory(self) -> BaseMemory:
+        trace, _ = self.base
+        return base_memory(trace, dict(self.programs), hidden_memory(self.gpu, trace.torch_version).temporaries)
+
+    def _with_priced_reruns(self, problem: Problem) -> Problem:
+        """The problem with what checkpointing a block takes by the written trace in which every block is.
+
+        That is more than the ops that are run again where the CPU, which has more to do then, cannot keep up.
+        """
+        if not self._checkpointed:
+            return problem
+        ops_ns = sum(problem.menus[class_index][-1].recompute_ns for class_index in problem.class_of)
+        factor = max(1.0, (self._checkpointed[0][1].step_ns - problem.base_ns) / max(1, ops_ns))
+
+        def priced(option: Option) -> Option:
+            return replace(option, recompute_ns=round(factor * option.recompute_ns)) if option.is_rerun else option
+
+        return replace(problem, menus=tuple(tuple(map(priced, menu)) for menu in problem.menus))
 
     def make_plan(self, found: Found, budget_bytes: int) -> Plan:
         """The plan's record."""
@@ -196,6 +215,7 @@ class Planner:
             budget_bytes=budget_bytes,
             status=found.status,
             gap=round(found.gap, 6),
+            gap_as_allocated=round(found.gap_as_allocated, 6),
             predicted=for_plan(replace(estimate, budget_bytes=budget_bytes)),
             predicted_step_ns=found.verdict.step_ns,
             rows=self._rows(found, budget_bytes),
@@ -240,9 +260,12 @@ class Planner:
         """
         if not all(map(self.planned_traces.knows, self.problem.memory.blocks)):
             return choice.peak_bytes + self.search.base.peak_bytes - self.problem.peak((0,) * len(choice.options))[0]
+        ways = self.ways(choice)
         if self.memory == "allocated":
-            return self.sketches.peaks(self.ways(choice)).allocated_bytes
-        return self.sketches.peaks(self.ways(choice), limit_bytes).reserved_bytes
+            return self.sketches.peaks(ways).allocated_bytes
+        if limit_bytes is None:
+            return self.sketches.peaks(ways).reserved_bytes
+        return self.sketches.reserved_within(ways, limit_bytes)
 
     def ways(self, choice: Choice) -> dict[str, Way]:
         """The option of each block that recomputes something."""
@@ -316,10 +339,8 @@ class Planner:
 
     def _rows(self, found: Found, budget_bytes: int) -> tuple[Row, ...]:
         """The plan beside what people do without one; greedy gets the allocated bytes that the plan has."""
-        blocks = self.problem.memory.blocks
-        rows: list[tuple[str, Verdict]] = [("nothing recomputed", self.search.base)]
-        if blocks and all(map(self.planned_traces.knows, blocks)):
-            rows += self._checkpointed
+        rows: list[tuple[str, Verdict]] = [("nothing recomputed", self.search.base), *self._checkpointed]
+        if self._checkpointed:
             steps = greedy(self.problem, found.choice.peak_bytes)
             if steps is not None:
                 rows.append(("greedy", self.written(self.ways(steps))))
@@ -336,8 +357,10 @@ class Planner:
 
     @cached_property
     def _checkpointed(self) -> list[tuple[str, Verdict]]:
-        """Checkpointing by layers, which is the same for every budget."""
-        blocks = tuple(dict.fromkeys(self.problem.memory.blocks))  # one that is called several times is one
+        """Checkpointing by layers, which is the same for every budget; nothing where that cannot be written."""
+        blocks = tuple(dict.fromkeys(self._base_memory.blocks))  # one that is called several times is one
+        if not blocks or not all(map(self.planned_traces.knows, blocks)):
+            return []
         ways = ((1, "every layer checkpointed"), (2, "every second layer"))
         return [(name, self.written(dict.fromkeys(blocks[::n], CHECKPOINTED))) for n, name in ways]
 
@@ -369,11 +392,21 @@ class Planner:
 
 def _menu(program: BlockProgram, graph: BlockGraph) -> tuple[Option, ...]:
     """The frontier, and last the block checkpointed, unless running it again would do more than compute."""
-    does_more = any("batch_norm" in op.name for op in program.ops) or any(
-        "c10d" in program.ops[op].name for op in program.opaque
+    there_before = {ref.storage for ref in (*program.inputs, *(ref for _, ref in program.parameters))}
+    does_more = (
+        any("batch_norm" in op.name for op in program.ops)
+        or any("c10d" in program.ops[op].name for op in program.opaque)
+        or any(
+            not there_before.isdisjoint(written) for op, written in program.writes if _is_known_to_write(program, op)
+        )
     )
     num_ops = max(program.saved_after, default=0)
     return frontier(graph) if does_more or not num_ops else (*frontier(graph), rerun(graph, num_ops))
+
+
+def _is_known_to_write(program: BlockProgram, op: int) -> bool:
+    """Of a Triton kernel nobody knows what it writes; one that changes its input must tell autograd so."""
+    return not program.ops[op].name.startswith("triton.")
 
 
 def describe_batch(batch: Mapping[str, Any] | tuple[Any, ...]) -> tuple[str, ...]:

@@ -82,6 +82,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     inputs: tuple[str, ...]
     model: tuple[str, ...]
     """The fingerprint of the model."""
+    gap_as_allocated: float | None = None
+    """The gap against plans that allocate no more than this one, the rest of it being what the allocator wastes; None
+    in files of before this was written down."""
 
     def block_decisions(self) -> dict[str, BlockDecision]:
         """What each planned block keeps."""

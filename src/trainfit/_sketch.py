@@ -6,7 +6,8 @@ each way to run a block; a choice's is put together from these and played throug
 `solve` and `simulate` and has no logic of theirs.
 
 Invariant: the peaks are those of `simulate_memory` on the trace that `PlannedTraces.of` writes, if its steady steps
-repeat once one of them reserves nothing and peaks where the one before did; the judge of a plan plays them all.
+repeat once one of them reserves nothing and peaks where the one before did; the judge of a plan plays them all. In a
+search, which asks what is reserved within a limit, only the first of them is played: later ones rarely reserve more.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from trainfit.records import MemoryEvent, Section, Trace
 from trainfit.simulate import AllocatorMode, CachingAllocator, HiddenMemory
-from trainfit.simulate.allocator import Block
+from trainfit.simulate.allocator import Block, Pool, PoolKey, place
 from trainfit.simulate.memory import STEADY_STEPS, Action, op_actions, traced_actions
 from trainfit.solve import PlannedTraces, Way
 from trainfit.solve.planned import Replay
@@ -24,8 +25,11 @@ from trainfit.solve.planned import Replay
 _LOOK_EVERY = 64
 """Ops after which what is reserved is compared with the limit."""
 
-_Flat = tuple[int | str, int, int]  # (storage or name, bytes or 0 for its end, stream)
+_Flat = tuple[int | str, int, PoolKey]  # (storage or name, the block's bytes or 0 for its end, where it comes from)
 _Moments = tuple[dict[int, list[_Flat]], dict[int | str, int]]  # what happens around each op, and what goes at which
+_Stream = list[list[_Flat]]  # what happens around each op of a section, in order
+_NO_POOL: PoolKey = (0, False)
+"""Of an end: a block goes back to where it came from."""
 
 
 class Peaks(NamedTuple):
@@ -46,23 +50,41 @@ class Sketches:
         self._sections = {
             index: self._moments(trace.sections[index]) for index in {*trace.first_step, *trace.steady_step}
         }
-        self._replays: dict[int, list[_Flat]] = {}  # by the identity of a replay, which `planned` keeps
+        # By the identity of a replay and of its steps, which `planned` keeps.
+        self._replays: dict[int, list[_Flat]] = {}
+        self._replay_steps: dict[int, list[_Flat]] = {}
 
-    def peaks(self, ways: Mapping[str, Way], limit_bytes: int | None = None) -> Peaks:
-        """The peaks of the step; once more is reserved than the limit, those until then."""
-        streams = {index: self._stream(index, ways) for index in self._sections}
-        first, steady = ([streams[i] for i in order] for order in (self._trace.first_step, self._trace.steady_step))
+    def peaks(self, ways: Mapping[str, Way]) -> Peaks:
+        """The peaks of the step."""
+        first, steady = self._streams(ways)
         allocator = CachingAllocator(self._mode)
         live: dict[int | str, Block] = {}
         peaks = Peaks(0, 0)
         for step in range(STEADY_STEPS + 1):
             allocator.reset_peaks()
             for stream in steady if step else first:
-                _play(stream, allocator, live, limit_bytes)
+                _play(stream, allocator, live)
             before, peaks = peaks, Peaks(allocator.peak_allocated_bytes, allocator.reserved_bytes)
-            if peaks == before or (limit_bytes is not None and peaks.reserved_bytes > limit_bytes):
+            if peaks == before:
                 break
         return peaks
+
+    def reserved_within(self, ways: Mapping[str, Way], limit_bytes: int) -> int:
+        """What the first step and a steady one reserve; once it is more than the limit, what is reserved by then."""
+        allocator = CachingAllocator(self._mode)
+        live: dict[int | str, Block] = {}
+        for step in self._streams(ways):
+            for stream in step:
+                _play_within(stream, allocator, live, limit_bytes)
+                if allocator.reserved_bytes > limit_bytes:
+                    return allocator.reserved_bytes
+        return allocator.reserved_bytes
+
+    def _streams(self, ways: Mapping[str, Way]) -> tuple[list[_Stream], list[_Stream]]:
+        """What happens to memory in the first step and in steady ones, section by section."""
+        streams = {index: self._stream(index, ways) for index in self._sections}
+        first, steady = ([streams[i] for i in order] for order in (self._trace.first_step, self._trace.steady_step))
+        return first, steady
 
     def _moments(self, section: Section) -> _Moments:
         """What happens around each op of the unplanned section; first what comes before its ops."""
@@ -76,7 +98,7 @@ class Sketches:
             moments[op] = _flat(op_actions(self._trace.ops[op], events.get(op, ()), storages, self._hidden))
         return moments, {key: op for op, actions in moments.items() for key, nbytes, _ in actions if not nbytes}
 
-    def _stream(self, section_index: int, ways: Mapping[str, Way]) -> list[list[_Flat]]:
+    def _stream(self, section_index: int, ways: Mapping[str, Way]) -> _Stream:
         """What happens to memory in the planned section, op by op."""
         changes = self._planned.changes(section_index, ways)
         moments, freed_at = self._sections[section_index]
@@ -84,40 +106,66 @@ class Sketches:
         changed: dict[int, list[_Flat]] = {}
         for op in {*changes.replays, *changes.later, *(freed_at[storage] for storage in moved if storage in freed_at)}:
             actions = [action for replay in changes.replays.get(op, ()) for action in self._replay(replay)]
-            for key, nbytes, stream in moments[op]:
+            for key, nbytes, pool in moments[op]:
                 if nbytes or key not in moved:
-                    actions.append((key, nbytes, stream))
+                    actions.append((key, nbytes, pool))
                 elif key in changes.instead:
-                    actions.append((changes.instead[key], 0, stream))
-            changed[op] = actions + [(storage, 0, 0) for storage in changes.later.get(op, ())]
+                    actions.append((changes.instead[key], 0, pool))
+            changed[op] = actions + [(storage, 0, _NO_POOL) for storage in changes.later.get(op, ())]
         return [changed.get(op, actions) for op, actions in moments.items()]
 
     def _replay(self, replay: Replay) -> list[_Flat]:
         if id(replay) not in self._replays:
-            storages = self._planned.storages
+            steps, first = self._steps(replay), replay.first_storage
+            own = ((key if isinstance(key, str) else first + key, nbytes, pool) for key, nbytes, pool in steps)
+            self._replays[id(replay)] = list(own)
+        return self._replays[id(replay)]
+
+    def _steps(self, replay: Replay) -> list[_Flat]:
+        """What happens in the replay's steps, its storages being numbered from 0."""
+        key = id(replay.steps)
+        if key not in self._replay_steps:
+            storages = self._planned.storages[replay.first_storage :]
             actions: list[Action] = []
-            for op, changes in replay:
+            for op, changes in replay.steps:
                 events = [MemoryEvent(0, storage, is_alloc) for storage, is_alloc in changes]
                 actions += op_actions(op, events, storages, self._hidden)
-            self._replays[id(replay)] = _flat(actions)
-        return self._replays[id(replay)]
+            self._replay_steps[key] = _flat(actions)
+        return self._replay_steps[key]
 
 
 def _flat(actions: Sequence[Action]) -> list[_Flat]:
-    return [(action.key, action.nbytes if action.is_alloc else 0, action.stream) for action in actions]
+    return [
+        (action.key, *place(action.nbytes, action.stream)) if action.is_alloc else (action.key, 0, _NO_POOL)
+        for action in actions
+    ]
 
 
-def _play(
-    stream: list[list[_Flat]], allocator: CachingAllocator, live: dict[int | str, Block], limit_bytes: int | None
-) -> None:
+def _play(stream: _Stream, allocator: CachingAllocator, live: dict[int | str, Block]) -> None:
     """Allocations of what is there and ends of what is not do nothing, as in `simulate_memory`."""
     malloc, free = allocator.malloc, allocator.free
-    for number, actions in enumerate(stream):
-        for key, nbytes, stream_number in actions:
+    for actions in stream:
+        for key, nbytes, (number, _) in actions:
             if not nbytes:
                 if key in live:
                     free(live.pop(key))
             elif key not in live:
-                live[key] = malloc(nbytes, stream_number)
-        if limit_bytes is not None and number % _LOOK_EVERY == 0 and allocator.reserved_bytes > limit_bytes:
+                live[key] = malloc(nbytes, number)
+
+
+def _play_within(stream: _Stream, allocator: CachingAllocator, live: dict[int | str, Block], limit_bytes: int) -> None:
+    """As `_play`, up to the limit, without counting what is allocated."""
+    pools: dict[PoolKey, Pool] = {}
+    for number, actions in enumerate(stream):
+        for key, nbytes, pool_key in actions:
+            if not nbytes:
+                if key in live:
+                    block = live.pop(key)
+                    block.pool.give_back(block)
+            elif key not in live:
+                pool = pools.get(pool_key)
+                if pool is None:
+                    pool = pools[pool_key] = allocator.pool(pool_key)
+                live[key] = pool.take(nbytes)
+        if number % _LOOK_EVERY == 0 and allocator.reserved_bytes > limit_bytes:
             return

@@ -73,6 +73,18 @@ class TimeEstimate:
     communication_source: Literal["profile", "links"] | None = None
     """Whether collectives were measured, or all or some of them are by what the links carry; None without any."""
 
+    @property
+    def waiting_ms(self) -> float:
+        """How long the GPU waits for the CPU."""
+        return self.step_ms - self.exposed_communication_ms - self.gpu_busy_ms
+
+    @property
+    def bound_by(self) -> Literal["launches", "communication", "kernels"]:
+        """What there would have to be less of for the step to be much shorter."""
+        if self.launch_bound:
+            return "launches"
+        return "communication" if self.exposed_communication_ms > self.step_ms / 2 else "kernels"
+
     def to_json_dict(self) -> dict[str, Any]:
         """The time's part of an estimate's JSON."""
         return {

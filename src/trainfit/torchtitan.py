@@ -4,7 +4,8 @@
     Trainer.Config(..., activation_checkpoint=trainfit.torchtitan.PlanAC.Config(plan="plan.json"))
 
 torchtitan applies it after tensor parallel and before compile and FSDP, which is where a plan belongs. Every block runs
-as the plan says; blocks that the plan does not name keep everything.
+as the plan says; blocks that the plan does not name keep everything. Where the plan runs whole blocks again or replays
+dropout, pass TrainingConfig(disable_cuda_graphs=True): neither can be captured in a CUDA graph.
 """
 
 from __future__ import annotations

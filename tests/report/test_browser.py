@@ -105,7 +105,7 @@ def test_sorting_sorts(tab: Tab) -> None:
     assert [int(value) for value in column(tab, 3)] == sorted(held)
     tab.click("#modules th:nth-child(1) button")
     names = column(tab, 1)
-    assert names.index("layers.0.up") < names.index("layers.1.up") < names.index("layers.2.up")
+    assert names.index("layers.0.up") < names.index("layers.1-2.up")
     assert tab.evaluate("document.querySelectorAll('#modules th[aria-sort]').length") == 1
 
 

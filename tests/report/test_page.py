@@ -80,17 +80,17 @@ def test_the_peak_is_described_in_the_markup_itself(page: view.Page, plan: train
 
 def test_what_is_recomputed_is_found_in_its_own_module(page: view.Page) -> None:
     again = {row.name for row in page.modules if row.recompute_ns}
-    assert again == {"layers.1.up", f"layers.1.{HOSTILE}"}
+    assert again == {"layers.0.up", f"layers.0.{HOSTILE}"}
     held = {row.name: (row.held_bytes, row.held_after_bytes) for row in page.modules}
     size = 4096 * 256 * 4
-    assert held["layers.1.up"] == (size, 0)
-    assert held["layers.2.up"] == (size, size)
+    assert held["layers.0.up"] == (size, 0)
+    assert held["layers.1-2.up"] == (2 * size, 2 * size)
 
 
 def test_the_frontier_has_the_plan_and_falls_with_memory(page: view.Page, plan: trainfit.Plan) -> None:
     (mine,) = [point for point in page.frontier if point.is_plan]
     assert (mine.peak_bytes, mine.step_ns) == (plan.rows[-1].peak_bytes, plan.rows[-1].step_ns)
-    assert mine.decisions[0].startswith("layers.1: recompute")
+    assert mine.decisions[0].startswith("layers.0: recompute")
     assert len(page.frontier) >= 4
     times = [point.step_ns for point in sorted(page.frontier, key=lambda point: point.peak_bytes)]
     assert times == sorted(times, reverse=True)
@@ -109,10 +109,10 @@ def test_where_written_traces_are_wrong_about_the_plan_the_frontier_is_judged(
 def test_the_strip_says_what_each_layer_keeps(page: view.Page) -> None:
     first, strip = page.strips  # the first layer needs no gradient of its input, so it is a class of its own
     assert first.cells == (("layers.0", 0),)
-    assert strip.cells == (("layers.1", 0), ("layers.2", 1), ("layers.3", 1))
-    assert [group.label for group in strip.groups] == ["layers.1", "layers.2-3 (x2)"]
+    assert [(group.label, group.states) for group in first.groups] == [("layers.0", (RECOMPUTED, RECOMPUTED))]
+    assert strip.cells == (("layers.1", 0), ("layers.2", 0), ("layers.3", 0))
     assert [(value.module, value.op) for value in strip.values] == [("up", "addmm"), (HOSTILE, "gelu")]
-    assert [group.states for group in strip.groups] == [(RECOMPUTED, RECOMPUTED), (KEPT, KEPT)]
+    assert [(group.label, group.states) for group in strip.groups] == [("layers.1-3 (x3)", (KEPT, KEPT))]
 
 
 def test_a_value_that_is_held_for_a_replay_only_is_kept_or_not_there(plan: trainfit.Plan) -> None:

@@ -19,12 +19,14 @@ import torch
 from torch import nn
 
 from trainfit import torch_compat
-from trainfit.apply.twins import PLAIN_TYPES
+from trainfit.apply.twins import PLAIN_TYPES, OwnHook
 
 _VALUES = (bool, int, float, complex, str, bytes, type(None))
 _PLAIN = frozenset((*_VALUES, torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size))
 _FOREVER = (type, types.BuiltinFunctionType, types.ModuleType)
 _HOOKS = frozenset(name for name in vars(nn.Module()) if "_hooks" in name)
+_FOR_STATE_DICTS = frozenset(name for name in _HOOKS if "state_dict" in name)
+"""No call uses these, and those of `fully_shard` lead to everything that is sharded."""
 _TABLES = ("_parameters", "_buffers", "_modules")
 _DEPTH = 3
 """How far to look into objects in objects: settings are near, and what is farther may be everything."""
@@ -53,7 +55,8 @@ class _Describer:
         rest = [
             (name, self.value(item))
             for name, item in state.items()
-            if name not in _TABLES and not (_is_for_calls(name) and (is_outermost or not item))
+            if name not in _TABLES and name not in _FOR_STATE_DICTS
+            if not (_is_for_calls(name) and (is_outermost or _is_own(item)))
         ]
         return number, None if is_outermost else type(module), tuple(tables), tuple(rest)
 
@@ -134,6 +137,11 @@ class _Same:
             return False
         tensor = self._reference()
         return self is other or (tensor is not None and tensor is other._reference())
+
+
+def _is_own(hooks: Any) -> bool:
+    """Whether there are none but the executor's own, which a recording does without."""
+    return not hooks or (isinstance(hooks, dict) and all(isinstance(hook, OwnHook) for hook in hooks.values()))
 
 
 def _is_for_calls(name: str) -> bool:

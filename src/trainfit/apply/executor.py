@@ -27,7 +27,8 @@ from torch import nn
 from trainfit.apply.alike import likeness
 from trainfit.apply.compiled import NOTHING, Compiled, compile_plan
 from trainfit.apply.numbers import renumberings
-from trainfit.apply.packing import num_seen
+from trainfit.apply.packing import finish, num_seen
+from trainfit.apply.reading import PLAIN, Changed, write_reading
 from trainfit.apply.record import record
 from trainfit.apply.replay import AT_START, plan_replay, structural_difference
 from trainfit.apply.rerun import Rerun, Start
@@ -114,16 +115,22 @@ class PlannedBlock:
         self._decision = decision
         self._strict = strict
         self._module: Callable[[], nn.Module | None] = weakref.ref(module)
-        # The planned class, which garbage collection alone can free, leads here: nothing strong may lead on to tensors.
-        self._tensors = {name: (weakref.ref(owner), table, key) for name, owner, table, key in named_tensors(module)}
-        self._read = _write_reading(module)
         self._entries: OrderedDict[Any, Compiled | None] = OrderedDict()  # None: checkpointed as a whole
         self._latest: tuple[Any, Compiled | None] | None = None
+        self._recording = threading.RLock()
+        self._look_at(module)
         self._has_warned = False
         self._forwards = self._replays = self._reruns = 0
         self._class: type[nn.Module] = type(module)
         self._planned_class = _planned_class(self._class, self)
         module.__class__ = self._planned_class
+
+    def _look_at(self, module: nn.Module) -> None:
+        """Note where the module's tensors and settings are; what was recorded before was of another module. The
+        planned class, which garbage collection alone can free, leads here: nothing strong may lead on to tensors."""
+        self._entries.clear()
+        self._tensors = {name: (weakref.ref(owner), table, key) for name, owner, table, key in named_tensors(module)}
+        self._read = write_reading(module)
 
     def remove(self) -> None:
         module = self._module()
@@ -150,18 +157,26 @@ class PlannedBlock:
             return self._class.forward(module, *args, **kwargs)
         inputs: list[torch.Tensor] = []
         arguments = _describe((args, kwargs), inputs)
+        try:
+            settings = self._read()
+        except Changed:
+            self._look_at(module)
+            settings = self._read()
         device = self._device(inputs)
-        key = self._signature(arguments, device)
-        if self._latest is None or key != self._latest[0]:
-            self._latest = key, self._entry(key, device, module, args, kwargs)
+        key = _surroundings(device), arguments, settings  # what the ops and saved tensors of a forward depend on
+        latest = self._latest
+        if latest is None or key != latest[0]:
+            latest = self._latest = key, self._entry(key, device, module, args, kwargs)
         self._forwards += 1
-        compiled = self._latest[1]
-        start = Start.now(device)
+        compiled = latest[1]
+        start = Start.now(device, with_host=compiled is None)
+        versions = [0 if tensor.is_inference() else tensor._version for tensor in inputs]
         call = Call(compiled or NOTHING, module, device, self._lookup, self._count_replay)
         call.positions[AT_START] = start.positions[-1]
+        others = [self._unless_parameter(name) for name, _ in call.compiled.plan.from_parameters]
 
         def run_again() -> None:
-            call.rerun = self._rerun(module, args, kwargs, start, device)
+            call.rerun = self._rerun(module, args, kwargs, versions, start, device)
 
         def on_mismatch(difference: str) -> None:
             run_again()
@@ -180,30 +195,22 @@ class PlannedBlock:
                 on_mismatch(f"{seen} tensors were saved, recorded were {expected}")
             if call.rerun is not None:
                 call.rerun.num_saved = seen
-            self._hold_sources(call, inputs)
+            self._hold_sources(call, inputs, others)
         finally:
-            packing.close()
+            finish(packing)
         return output
 
     def _entry(
         self, key: Any, device: torch.device, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Compiled | None:
         """What is remembered under the key, now the most recently used."""
-        if key in self._entries:
+        with self._recording:
+            if key not in self._entries:
+                self._entries[key] = self._prepare(device, module, args, kwargs)
+                if len(self._entries) > MAX_SIGNATURES:
+                    self._entries.popitem(last=False)
             self._entries.move_to_end(key)
-        else:
-            self._entries[key] = self._prepare(device, module, args, kwargs)
-            if len(self._entries) > MAX_SIGNATURES:
-                self._entries.popitem(last=False)
-        return self._entries[key]
-
-    def _signature(self, arguments: Any, device: torch.device) -> Any:
-        """Everything that is cheap to look at and that the ops and saved tensors of a forward depend on."""
-        return (
-            _surroundings(device),
-            arguments,
-            self._read(),
-        )
+            return self._entries[key]
 
     def _device(self, inputs: list[torch.Tensor]) -> torch.device:
         """Where the block is: on the GPU of its inputs, else where its first parameter is."""
@@ -230,6 +237,9 @@ class PlannedBlock:
         except Exception as error:  # whatever the block's code may raise on tensors without data
             self._complain(f"it cannot be recorded: {type(error).__name__}: {error}")
             return None
+        if recording.draws_on_host:
+            self._complain("its code draws random numbers by Python or NumPy, which no replay can know")
+            return None
         planned = self._decision.structure
         if planned is not None and (difference := structural_difference(planned, recording.program)):
             alike = (each for each in renumberings(recording) if not structural_difference(planned, each.program))
@@ -240,17 +250,28 @@ class PlannedBlock:
             recording = found
         return compile_plan(recording, plan_replay(recording.program, self._decision))
 
-    def _hold_sources(self, call: Call, inputs: list[torch.Tensor]) -> None:
-        """Called after forward, since the replay starts from what the block's own in-place ops left behind."""
+    def _hold_sources(self, call: Call, inputs: list[torch.Tensor], others: list[torch.Tensor | None]) -> None:
+        """Called after forward, since the replay starts from what the block's own in-place ops left behind. `others`
+        are the tensors in place of which forward may have put new ones; parameters may have been gathered in it."""
         for position, value in call.compiled.plan.from_inputs:
             tensor = inputs[position]
             call.held[value] = (tensor.detach(), tensor._version)
-        for name, _ in call.compiled.plan.from_parameters:
-            tensor = self._lookup(name)
+        for (name, _), other in zip(call.compiled.plan.from_parameters, others, strict=True):
+            tensor = self._lookup(name) if other is None else other
             call.parameters.append((tensor, tensor._version))
 
+    def _unless_parameter(self, name: str) -> torch.Tensor | None:
+        tensor = self._lookup(name)
+        return None if isinstance(tensor, nn.Parameter) else tensor
+
     def _rerun(
-        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], start: Start, device: torch.device
+        self,
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        versions: list[int],
+        start: Start,
+        device: torch.device,
     ) -> Rerun:
         self._reruns += 1
         forward = self._class.forward
@@ -258,7 +279,7 @@ class PlannedBlock:
         def again(*args: Any, **kwargs: Any) -> Any:
             return forward(module, *args, **kwargs)
 
-        return Rerun(self._name, again, args, kwargs, start, device)
+        return Rerun(self._name, again, args, kwargs, versions, start, device)
 
     def _lookup(self, name: str) -> torch.Tensor:
         owner, table, key = self._tensors[name]
@@ -294,27 +315,6 @@ def _gone() -> None:
 
 def _holding(module: nn.Module, call: Call) -> contextlib.AbstractContextManager[None]:
     return holding_submodule_outputs(module, call) if call.compiled.hooked else contextlib.nullcontext()
-
-
-PLAIN = (bool, int, float, str, type(None), torch.dtype)
-
-
-def _write_reading(module: nn.Module) -> Callable[[], Any]:
-    """A function that reads what the ops of the module depend on, written once and then only run: of each module in it
-    the class, the plain values in its __dict__ (dropout probabilities, flags, `training`), and which of its tensors
-    need gradients."""
-    parts, names = [], {}
-    for number, inner in enumerate(module.modules()):
-        names[f"r{number}"] = weakref.ref(inner)
-        words = [f"d[{key!r}]" for key, value in vars(inner).items() if isinstance(value, PLAIN)]
-        for _, owner, table, key in named_tensors(inner):
-            if owner is inner:
-                words.append(f"d[{table!r}][{key!r}].requires_grad" if table else f"d[{key!r}].requires_grad")
-        parts.append(
-            f"None if (m := r{number}()) is None else (m.__class__, (d := m.__dict__) and {', '.join(words)},)"
-        )
-    read: Callable[[], Any] = eval(f"lambda: ({', '.join(parts)},)", names)
-    return read
 
 
 def _describe(value: Any, inputs: list[torch.Tensor]) -> Any:

@@ -9,6 +9,7 @@ for tensors beyond the last, the generator asks `differ`. `seen` is the number o
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,6 +49,13 @@ def write_packing(saves: Sequence[Save], marked: Sequence[int]) -> Packer:
     packer: Packer = names.pop("pack")  # its own globals must not lead to it: no cycles
     packer.__doc__ = "\n".join(lines)
     return packer
+
+
+def finish(packing: Packing) -> None:
+    """Make the generator let go of the marks, which autograd alone holds from now on; autograd also holds the
+    generator. Closing it is not enough: some Pythons then leave its variables as they are."""
+    with contextlib.suppress(GeneratorExit):
+        packing.throw(GeneratorExit)
 
 
 def num_seen(packing: Packing) -> int:

@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import random
 import sys
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
 
@@ -28,7 +27,9 @@ import torch
 from torch import nn
 
 from trainfit import torch_compat
+from trainfit.apply.generators import Position, host_positions, position
 from trainfit.apply.twins import (
+    Copies,
     NotRecordable,
     Twins,
     is_planned,
@@ -40,6 +41,7 @@ from trainfit.apply.twins import (
 from trainfit.ghost import ghost_gpu
 from trainfit.ghost.dispatch import GhostMode
 from trainfit.ghost.tensor import Ghost
+from trainfit.ghost.triton_kernels import TritonKernel, launches_told_to
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.records import BlockProgram, Op, Phase, TensorRef
 
@@ -70,6 +72,8 @@ class Recording:
 
     program: BlockProgram
     calls: tuple[LiveCall, ...]
+    draws_on_host: bool = False
+    """Its own code drew numbers, which may be in the words written here: another forward has others."""
 
 
 def record_block(
@@ -91,15 +95,17 @@ def record(
     inputs = list(tensors_in((args, kwargs)))
     device = _device_of([*inputs, *(tensor for _, tensor in _named(module))])
     recorder = _Recorder(_planned_inside(module))
-    with _as_it_was(), _without_data(device, gpu, recorder) as place, torch.enable_grad():
+    with _as_it_was() as before, _eagerly(), _without_data(device, gpu, recorder) as place, torch.enable_grad():
         twins = Twins(place)
         twin = twin_module(module, block_class, twins.of, recorder.enter, recorder.leave)
         recorder.arrive([twins.of(t) for t in inputs], _named(twin))
         recorder.is_on = True
         with torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda packed: packed):
-            output = block_class.forward(twin, *map_tensors(twins.of, args), **map_tensors(twins.of, kwargs))
+            twin_args, twin_kwargs = Copies(twins.of).of((args, kwargs))
+            output = block_class.forward(twin, *twin_args, **twin_kwargs)
         recorder.is_on = False
-        return recorder.finish(tensors_in(output))
+        recording = recorder.finish(tensors_in(output))
+        return replace(recording, draws_on_host=host_positions() != before)
 
 
 def _planned_inside(module: nn.Module) -> frozenset[str]:
@@ -125,14 +131,22 @@ def _device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
 
 
 @contextlib.contextmanager
-def _as_it_was() -> Iterator[None]:
-    """Running the block once more draws from the host's generators; give them back their states."""
-    python_state, torch_state = random.getstate(), torch.get_rng_state()
+def _as_it_was() -> Iterator[tuple[Position, ...]]:
+    """Running the block once more draws from the host's generators; give them back their states. Yields those of the
+    generators that are not torch's."""
+    before = host_positions()
+    own = position(torch.device("cpu"))
     try:
-        yield
+        yield before
     finally:
-        random.setstate(python_state)
-        torch.set_rng_state(torch_state)
+        for each in (*before, own):
+            each.go_back()
+
+
+def _eagerly() -> contextlib.AbstractContextManager[Any]:
+    """What is compiled inside the block runs as it was written: a compiler would trace our listening too."""
+    is_in_use = "torch._dynamo" in sys.modules
+    return torch.compiler.set_stance("force_eager") if is_in_use else contextlib.nullcontext()
 
 
 @contextlib.contextmanager
@@ -140,7 +154,8 @@ def _without_data(device: torch.device, gpu: Gpu | None, recorder: _Recorder) ->
     """The context to run in; yields the device on which twins are made."""
     outer = next((mode for mode in torch_compat.active_modes() if isinstance(mode, GhostMode)), None)
     if device.type == "cpu":
-        with torch_compat.dispatch_modes_off(), torch_compat.fake_cpu(), _Listening(recorder):
+        launches = launches_told_to(lambda kernel, tensors: recorder(kernel, tensors, {}, None), torch_compat.is_fake)
+        with torch_compat.dispatch_modes_off(), torch_compat.fake_cpu(), _Listening(recorder), launches:
             yield device
     elif outer is not None:
         before, outer.listener = outer.listener, recorder
@@ -302,13 +317,15 @@ def _options(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors among the arguments that the op's schema says it writes."""
+    """The tensors among the arguments that the op's schema says it writes; all, for a kernel that has no schema."""
+    if isinstance(func, TritonKernel):
+        yield from args
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.is_mutable:
         return
-    for position, argument in enumerate(schema.arguments):
+    for place, argument in enumerate(schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
             yield from tensors_in(value)
 
 
@@ -316,9 +333,9 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
     """Whether the op draws random numbers; attention and RNNs do so only with dropout."""
     if torch.Tag.nondeterministic_seeded not in getattr(func, "tags", ()):
         return False
-    for position, argument in enumerate(func._schema.arguments):
+    for place, argument in enumerate(func._schema.arguments):
         if argument.name in ("dropout_p", "dropout"):
-            value = args[position] if position < len(args) else kwargs.get(argument.name, argument.default_value)
+            value = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
             return bool(value)
     return True
 

@@ -2,7 +2,7 @@
 
 `Call` is one forward of one block: it holds what its replay reads (inputs, and what the plan keeps), and dies with the
 `Mark`s that autograd holds, so with the graph. Packing belongs to the forward alone: autograd keeps every hook alive
-that it was given, hence the generator that is its hook is closed when forward ends.
+that it was given, hence the generator that is its hook is finished when forward ends.
 
 What autograd holds is a pair: (`Mark`, number of the save) of a dropped tensor, (tensor, version) of a kept one, and
 (`Kept`, version) of one that a replay reads. Autograd does not check versions of tensors that went through hooks, so it
@@ -25,7 +25,7 @@ from trainfit.apply.generators import Position, position
 from trainfit.apply.geometry import geometry_of
 from trainfit.apply.packing import Packing
 from trainfit.apply.rerun import Rerun
-from trainfit.apply.twins import tensors_in
+from trainfit.apply.twins import OwnHook, tensors_in
 from trainfit.errors import PlanMismatch
 from trainfit.ghost.tensor import Ghost
 
@@ -157,6 +157,8 @@ class Call:
     def _get_again(self, rerun: Rerun, mark: Mark, save: int) -> torch.Tensor:
         if mark.again is None or save not in mark.again:
             torch_compat.after_backward(_letting_go(weakref.ref(self)))
+            for tensor, version in rerun.inputs():
+                check_version(tensor, version, RECOMPUTED_FROM)
             for number, tensor in enumerate(rerun.run()):
                 if (owner := self._owner(number)) is not None:
                     owner.again = {**(owner.again or {}), number: tensor}
@@ -252,7 +254,7 @@ def _without_storage(tensor: torch.Tensor) -> torch.Tensor:
 def holding_submodule_outputs(module: nn.Module, call: Call) -> Iterator[None]:
     """Within one forward, hold the outputs of submodules that the plan keeps; no hook stays on the model."""
     hooks = [
-        module.get_submodule(name).register_forward_hook(_holding(positions, call))
+        module.get_submodule(name).register_forward_hook(_Hold(positions, call))
         for name, positions in call.compiled.hooked.items()
     ]
     try:
@@ -266,15 +268,15 @@ def holding_submodule_outputs(module: nn.Module, call: Call) -> Iterator[None]:
             call.held[value] = (tensor, tensor._version)
 
 
-def _holding(positions: dict[int, int], call: Call) -> Callable[..., None]:
-    count = 0
+class _Hold(OwnHook):
+    """Holds a submodule's outputs; `positions` is place among its output tensors -> value."""
 
-    def hold(_module: nn.Module, _args: Any, output: Any) -> None:
-        nonlocal count
+    def __init__(self, positions: dict[int, int], call: Call) -> None:
+        self._positions, self._call, self._count = positions, call, 0
+
+    def __call__(self, _module: nn.Module, _args: Any, output: Any) -> None:
         for tensor in tensors_in(output):
-            value = positions.get(count)
+            value = self._positions.get(self._count)
             if value is not None:
-                call.held[value] = (tensor.detach(), tensor._version)
-            count += 1
-
-    return hold
+                self._call.held[value] = (tensor.detach(), tensor._version)
+            self._count += 1

@@ -28,6 +28,19 @@ def is_planned(module: nn.Module | None) -> bool:
     return hasattr(type(module), PLANNED)
 
 
+TABLES = frozenset(vars(nn.Module())) - {"training"}
+"""What every module has: tables, hooks and flags."""
+
+
+def _is_of_every_module(name: str) -> bool:
+    """Whether the attribute is not the module's own; what `fully_shard` keeps there leads to all that is sharded."""
+    return name in TABLES or name.startswith(torch_compat.COMPOSED_STATE)
+
+
+class OwnHook:
+    """A forward hook that the executor puts on a module for one forward of a block around it: twins do without."""
+
+
 class NotRecordable(Exception):
     """The block cannot be run on twins; the text says why."""
 
@@ -107,6 +120,63 @@ def map_tensors(convert: Callable[[torch.Tensor], Any], value: Any) -> Any:
     return value
 
 
+MOST_ITEMS = 10_000
+"""A larger container is data that forward reads, and no note that it makes."""
+
+
+DEPTH = 3
+"""How far to copy objects in objects: what is farther may be the whole program."""
+
+
+class Copies:
+    """Copies of values that forward may change: containers and plain objects (a cache of keys and values), with the
+    tensors in them converted. Everything else is the same object; what comes twice is copied once."""
+
+    def __init__(self, convert: Callable[[torch.Tensor], Any]) -> None:
+        self._convert = convert
+        self._depth = 0
+        self._made: dict[int, tuple[Any, Any]] = {}  # the value is held so that its id stays its own
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._convert(value)
+        if isinstance(value, (tuple, list)) and not (type(value) is list and len(value) > MOST_ITEMS):
+            if type(value) is list:
+                return self._once(value, [], lambda made: made.extend(map(self.of, value)))
+            items = [self.of(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        if type(value) in (dict, OrderedDict) and len(value) <= MOST_ITEMS:
+            entries = ((key, self.of(item)) for key, item in value.items())
+            return self._once(value, type(value)(), lambda made: made.update(entries))
+        if type(value) is set:
+            return self._once(value, set(value), lambda made: None)
+        if self._depth < DEPTH and _is_plain_object(value):
+            self._depth += 1
+            state = ((key, self.of(item)) for key, item in vars(value).items())
+            made = self._once(value, object.__new__(type(value)), lambda made: vars(made).update(state))
+            self._depth -= 1
+            return made
+        return value
+
+    def _once(self, value: Any, made: Any, fill: Callable[[Any], None]) -> Any:
+        if id(value) not in self._made:
+            self._made[id(value)] = value, made
+            fill(made)
+        return self._made[id(value)][1]
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether an object is all in its __dict__, as far as Python can see."""
+    kind: Any = type(value)
+    return (
+        kind.__new__ is object.__new__
+        and isinstance(getattr(value, "__dict__", None), dict)
+        and not isinstance(value, (nn.Module, type, OwnHook))
+        and kind.__reduce_ex__ is object.__reduce_ex__
+        and kind.__reduce__ is object.__reduce__
+    )
+
+
 def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     """The tensors in `value`, in order; opens what `map_tensors` opens."""
     if isinstance(value, torch.Tensor):
@@ -150,6 +220,7 @@ class _Copier:
         leave: Callable[[str, Any], None],
     ) -> None:
         self._convert, self._enter, self._leave = convert, enter, leave
+        self._own = Copies(lambda tensor: tensor)  # a tensor in an object is not guessed: it stays what it is
         self._copies: dict[int, nn.Module] = {}
 
     def copy(self, source: nn.Module, name: str, cls: type[nn.Module]) -> nn.Module:
@@ -158,7 +229,8 @@ class _Copier:
         twin: nn.Module = object.__new__(cls)
         self._copies[id(source)] = twin
         state: dict[str, Any] = {
-            k: self._convert(v) if isinstance(v, torch.Tensor) else v for k, v in vars(source).items()
+            k: self._convert(v) if isinstance(v, torch.Tensor) else v if _is_of_every_module(k) else self._own.of(v)
+            for k, v in vars(source).items()
         }
         for table in ("_parameters", "_buffers"):
             state[table] = {k: None if t is None else self._convert(t) for k, t in state[table].items()}
@@ -168,7 +240,8 @@ class _Copier:
         }
         state["_compiled_call_impl"] = None
         for hooks in ("_forward_pre_hooks", "_forward_hooks"):
-            state[hooks] = OrderedDict(state[hooks])
+            others = ((key, hook) for key, hook in state[hooks].items() if not isinstance(hook, OwnHook))
+            state[hooks] = OrderedDict(others)
         object.__setattr__(twin, "__dict__", state)
         if name:
             enter, leave = self._enter, self._leave

@@ -3,7 +3,8 @@
 In: the path of the profile. Out: that file, JSON. Takes some minutes; what was measured is kept beside the profile in
 `<profile>.partial` as it comes, so that a run that was cut short goes on where it stopped.
 
-Raw samples stay in the partial file, so that the profile can be made again when the rules change.
+Raw samples stay in the partial file: where it has everything, the same command measures nothing and writes the profile
+again, by the rules of the day and with no GPU.
 
 Under torchrun with more than one rank, collectives among the ranks are timed first, every time; then the first rank
 goes on alone, and it alone writes.
@@ -16,7 +17,7 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,12 @@ import torch
 
 from trainfit.calibrate import compute, memory
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
-from trainfit.calibrate.host import host_costs
+from trainfit.calibrate.host import charges_of, time_in_a_fresh_process
 from trainfit.calibrate.measure import Sample, measure
-from trainfit.cost.profile import reduce_samples, write_profile
+from trainfit.calibrate.models import small_models
+from trainfit.cost.host import Timing, reduce_host
+from trainfit.cost.profile import parse_tables, profile_json, write_profile
+from trainfit.cost.reduce import reduce_samples
 from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
@@ -34,6 +38,8 @@ from trainfit.progress import tell
 RAW_SCHEMA = 2
 WORKLOADS_PER_CHUNK = 40
 """What is lost at most when a run is cut short."""
+HOST_STRETCHES = 4
+"""The host is timed before, after and between so many stretches of the GPU's measurements."""
 ATTEMPTS = 2
 """A chunk that was begun so often and never finished hangs or crashes on this machine: it is left out."""
 
@@ -69,18 +75,23 @@ def groups() -> list[Group]:
 
 
 def calibrate(path: Path, report: Callable[[str], None]) -> bool:
-    """Measure everything and write the profile, and say whether this process has: of several ranks, the first one does.
-
-    `report` gets a line of progress per chunk of work.
+    """Measure what is not yet measured and write the profile, and say whether this process has: of several ranks, the
+    first one does. `report` gets a line of progress per chunk of work.
     """
+    partial_path = path.with_name(path.name + ".partial")
     if not torch.cuda.is_available():
-        raise UsageError("torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of")
+        if list(_left(_records(partial_path), lambda line: None)):
+            raise UsageError(
+                "torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of"
+            )
+        report(f"everything is in {partial_path}: writing the profile again")
+        _write(path, partial_path)
+        return True
     find_gpu(torch.cuda.get_device_name())  # a GPU that the catalogue lacks is told so now, not after minutes
     collectives = _collectives(report)
     if collectives is None:
         return False
     torch.manual_seed(0)
-    partial_path = path.with_name(path.name + ".partial")
     header, done = _resume(partial_path)
     start_s = time.monotonic()
     with partial_path.open("a") as file:
@@ -93,28 +104,23 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
             keep(header)
         if collectives:
             keep({"collectives": collectives})
-        if not any(record.get("chunk") == "host" for record in done):
-            report("host: CPU time per call")
-            keep({"chunk": "host", "host": host_costs()})
         known = {_signature(record["sample"]) for record in done if "sample" in record}
-        finished = {record["chunk"] for record in done if "chunk" in record}
-        begun = Counter(record["begun"] for record in done if "begun" in record)
-        for chunk, repeats, workloads in _chunks():
-            if chunk in finished:
-                continue
-            if begun[chunk] >= ATTEMPTS:
-                report(f"{chunk}: left out, it did not finish in {ATTEMPTS} runs")
-                continue
-            keep({"begun": chunk})
-            count = 0
-            for result in measure(workloads, repeats, known):
-                if isinstance(result, Sample):
-                    keep({"sample": dataclasses.asdict(result)})
-                    count += 1
-                else:
-                    keep({"failed": result})
-            keep({"chunk": chunk})
-            report(f"{chunk}: {len(workloads)} workloads, {count} new ops, {time.monotonic() - start_s:.0f} s")
+        for chunk in _left(done, report):
+            keep({"begun": chunk.name})
+            if chunk.workloads:
+                count = 0
+                for result in measure(chunk.workloads, chunk.repeats, known):
+                    if isinstance(result, Sample):
+                        keep({"sample": dataclasses.asdict(result)})
+                        count += 1
+                    else:
+                        keep({"failed": result})
+                keep({"chunk": chunk.name})
+                found = f"{len(chunk.workloads)} workloads, {count} new ops"
+            else:
+                keep({"chunk": chunk.name, "host_times_ns": time_in_a_fresh_process()})
+                found = "CPU time of small models"
+            report(f"{chunk.name}: {found}, {time.monotonic() - start_s:.0f} s")
     _write(path, partial_path)
     return True
 
@@ -129,15 +135,46 @@ def _collectives(report: Callable[[str], None]) -> list[dict[str, Any]] | None:
     return tables if ranks.rank == 0 else None
 
 
-def _chunks() -> Iterator[tuple[str, int, list[_Counted]]]:
-    """The groups cut into pieces, each with a name of its own."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Chunk:
+    """What is measured in one go: workloads on the GPU, or, where there are none, the host."""
+
+    name: str
+    repeats: int = 1
+    workloads: tuple[_Counted, ...] = ()
+
+
+def _chunks() -> list[_Chunk]:
+    """The groups cut into pieces, each with a name of its own, and the host among them."""
+    pieces = list(_pieces())
+    stretch = -(-len(pieces) // HOST_STRETCHES)
+    chunks: list[_Chunk] = []
+    for first in range(0, len(pieces), stretch):
+        chunks += [_Chunk(f"host {first // stretch}"), *pieces[first : first + stretch]]
+    return [*chunks, _Chunk(f"host {-(-len(pieces) // stretch)}")]
+
+
+def _pieces() -> Iterator[_Chunk]:
     num_workloads = sum(len(workloads) for _, _, workloads in groups())
     num_before = 0
     for name, repeats, workloads in groups():
         counted = [_Counted(name, num_before + i, num_workloads, one) for i, one in enumerate(workloads, start=1)]
         num_before += len(workloads)
         for first in range(0, len(workloads), WORKLOADS_PER_CHUNK):
-            yield f"{name} {first}", repeats, counted[first : first + WORKLOADS_PER_CHUNK]
+            yield _Chunk(f"{name} {first}", repeats, tuple(counted[first : first + WORKLOADS_PER_CHUNK]))
+
+
+def _left(done: Iterable[dict[str, Any]], report: Callable[[str], None]) -> Iterator[_Chunk]:
+    """The chunks that are neither done nor hopeless."""
+    finished = {record["chunk"] for record in done if "chunk" in record}
+    begun = Counter(record["begun"] for record in done if "begun" in record)
+    for chunk in _chunks():
+        if chunk.name in finished:
+            continue
+        if begun[chunk.name] >= ATTEMPTS:
+            report(f"{chunk.name}: left out, it did not finish in {ATTEMPTS} runs")
+        else:
+            yield chunk
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -170,17 +207,20 @@ def _header() -> dict[str, Any]:
     }
 
 
-def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """This machine's header, and the records of a run that was cut short on it."""
-    header = _header()
-    if not partial_path.exists():
-        return header, []
+def _records(partial_path: Path) -> list[dict[str, Any]]:
+    """What a run has measured so far; none where there was no run."""
     records: list[dict[str, Any]] = []
-    for line in partial_path.read_text().splitlines():
+    for line in partial_path.read_text().splitlines() if partial_path.exists() else ():
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError:
             break  # the line at which the run was cut
+    return records
+
+
+def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """This machine's header, and the records of a run that was cut short on it."""
+    header, records = _header(), _records(partial_path)
     if records and records[0] != header:
         raise UsageError(
             f"{partial_path} was begun on another GPU, or with another torch or trainfit",
@@ -191,12 +231,19 @@ def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _write(path: Path, partial_path: Path) -> None:
-    records = [json.loads(line) for line in partial_path.read_text().splitlines()]
-    host = next(record["host"] for record in records if "host" in record)
-    samples = [record["sample"] for record in records if "sample" in record]
+    records = _records(partial_path)
+    header = records[0]
+    processes = [record["host_times_ns"] for record in records if "host_times_ns" in record]
+    gpu = find_gpu(str(header["gpu"]))
+    reduced = reduce_samples(gpu, (record["sample"] for record in records if "sample" in record))
+    tables = parse_tables(reduced, gpu)
+    host = {
+        name: Timing(charges=charges_of(model, gpu, tables), processes_ns=[times_ns[name] for times_ns in processes])
+        for name, model in small_models().items()
+    }
     collectives = [record["collectives"] for record in records if "collectives" in record]
     measured_last = {"collectives": collectives[-1]} if collectives else {}
-    write_profile(path, reduce_samples(records[0], samples, host) | measured_last)
+    write_profile(path, profile_json(header, reduced, reduce_host(host)) | measured_last)
 
 
 def _signature(sample: dict[str, Any]) -> str:

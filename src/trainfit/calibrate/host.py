@@ -1,51 +1,63 @@
-"""What the CPU pays to issue work: small models that are trained, phase by phase, and what each phase is charged for.
+"""What the CPU pays to issue work: small models that are trained, phase by phase, in processes of their own.
 
-In: a GPU and its host. Out: per model `charges` (how often the phase pays for a kernel, a view, a module; see
-`trainfit.cost.host`) and `times_ns` (every timed step's), for forward, backward and optimizer.
+In: a GPU and its host. Out: the nanoseconds of every timed step, by model and phase (`time_in_a_fresh_process`), and
+what each phase is charged for (`charges_of`; see `trainfit.cost.host`). Phases: forward, backward, optimizer.
 
-The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. All models take turns, round
-after round, so that a stretch in which the host is slow does not fall on one of them alone.
+The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. How fast a process is depends
+on where the machine puts it and on what else runs there, and that is settled for as long as it lives: one process,
+however long it measures, knows one such speed. So several are asked, at different times.
 """
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 
 from trainfit.calibrate.models import SmallModel, small_models
-from trainfit.cost.classify import works
 from trainfit.cost.host import count_charges
-from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.cost.price import num_kernels
+from trainfit.cost.profile import Measured
+from trainfit.gpus.catalogue import Gpu
 from trainfit.step import Step
 from trainfit.trace import trace_step
 
-ROUNDS, WARM_UP, TIMED = 4, 2, 5
+WARM_UP, TIMED = 3, 7
+_WRITE_TIMES = "from trainfit.calibrate.host import write_times; write_times()"
 
 Times = dict[str, list[int]]
 
 
-def host_costs() -> dict[str, dict[str, Any]]:
-    """All models; takes some twenty seconds."""
+def time_in_a_fresh_process() -> dict[str, Times]:
+    """All models, each as it is trained in a process that has just been started; takes some ten seconds."""
+    result = subprocess.run([sys.executable, "-c", _WRITE_TIMES], capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"the process that times small models failed:\n{result.stderr.strip()[-2000:]}")
+    found: dict[str, Times] = json.loads(result.stdout.splitlines()[-1])
+    return found
+
+
+def write_times() -> None:
+    """What the process started by `time_in_a_fresh_process` does."""
     models = small_models()
-    gpu = find_gpu(torch.cuda.get_device_name())
-    charged = {name: charges_of(model, gpu) for name, model in models.items()}
-    found = time_models(models.values())
-    return {name: {"charges": charged[name], "times_ns": times} for name, times in zip(models, found, strict=True)}
+    sys.stdout.write(json.dumps(dict(zip(models, time_models(models.values()), strict=True))))
 
 
-def time_models(models: Iterable[SmallModel], device: str = "cuda", rounds: int = ROUNDS) -> list[Times]:
+def time_models(models: Iterable[SmallModel], device: str = "cuda") -> list[Times]:
     """Nanoseconds of every timed step of each model by phase; gradients are set to None in the optimizer's."""
-    trainings = [_training(model, device) for model in models]
-    found: list[Times] = [{} for _ in trainings]
-    for _ in range(rounds):
-        for training, times in zip(trainings, found, strict=True):
-            for number in range(WARM_UP + TIMED):
-                for phase, elapsed_ns in training():
-                    if number >= WARM_UP:
-                        times.setdefault(phase, []).append(elapsed_ns)
+    found: list[Times] = []
+    for training in [_training(model, device) for model in models]:
+        times: Times = {}
+        for number in range(WARM_UP + TIMED):
+            for phase, elapsed_ns in training():
+                if number >= WARM_UP:
+                    times.setdefault(phase, []).append(elapsed_ns)
+        found.append(times)
     return found
 
 
@@ -81,8 +93,8 @@ def _training(small: SmallModel, device: str) -> Callable[[], list[tuple[str, in
     return step
 
 
-def charges_of(small: SmallModel, gpu: Gpu) -> dict[str, dict[str, int]]:
-    """What a training step of the model is charged for, by phase, from a trace of it."""
+def charges_of(small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured]) -> dict[str, dict[str, int]]:
+    """What a training step of the model is charged for, by phase, from a trace of it; `tables` are the profile's."""
     step = Step(
         model=lambda: small.build().to(small.dtype),
         batch=small.inputs("cpu"),
@@ -92,5 +104,4 @@ def charges_of(small: SmallModel, gpu: Gpu) -> dict[str, dict[str, int]]:
     trace = trace_step(step, gpu)
     sections = (trace.sections[index] for index in trace.steady_step)
     ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
-    ways = (works(op, gpu.num_sms) for op in ops)
-    return count_charges(ops, [way[0].kernels if way else 0 for way in ways])
+    return count_charges(ops, [num_kernels(op, gpu, tables) for op in ops])

@@ -22,7 +22,8 @@ _FREE = frozenset(
     permute expand squeeze unsqueeze slice select split split_with_sizes chunk unbind narrow as_strided view_as_real
     view_as_complex _reshape_alias lift_fresh unfold diagonal swapaxes movedim set resize _conj real imag is_same_size
     record_stream _cudnn_rnn_flatten_weight _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size
-    _assert_async _assert_tensor_metadata profiler._record_function_enter_new profiler._record_function_exit""".split()
+    _assert_async _assert_tensor_metadata fsdp.record_grad_output_stream
+    profiler._record_function_enter_new profiler._record_function_exit""".split()
 )
 
 
@@ -85,7 +86,7 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
     coordinates = (*log(nbytes, nbytes / max(largest, 1)), 1.0)
     if works_by_rule:
         return (*works_by_rule, replace(works_by_rule[0], rule=ROOFLINE, coordinates=coordinates))
-    return (Work(ROOFLINE, coordinates, 0, "", nbytes),)
+    return (Work(ROOFLINE, coordinates, 0, "", nbytes, is_by_bytes=True),)
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:

@@ -3,7 +3,7 @@
 Each op is charged for a few things (`charges`): a kernel, a view, entering a module (the Python of the model's own
 forward), running a checkpointed region again, tensors listed for a multi-tensor kernel. What each of them costs follows
 from the times of small models' phases and how often they are charged, by least squares: the same charges, so that what
-is fitted is what is used. A host's speed varies from run to run, so its spread is part of the costs.
+is fitted is what is used. A host's speed varies from process to process, so its spread is part of the costs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import TypedDict
 
 from trainfit.records import Op, Phase, TensorRef
 
@@ -43,7 +44,7 @@ class HostCosts:
     optimizer_tensor_ns: int
     fast_percent: int
     slow_percent: int
-    """Between these percentages of the usual time lay nine tenths of the steps that were timed."""
+    """Between these percentages of what the costs say lay nine tenths of the models, each in several processes."""
 
 
 KINDS = tuple(field.name.removesuffix("_ns") for field in fields(HostCosts) if field.name.endswith("_ns"))
@@ -110,27 +111,41 @@ def count_charges(ops: Sequence[Op], kernels: Sequence[int]) -> dict[str, dict[s
     return {part: {kind: count for kind, count in total.items() if count} for part, total in totals.items()}
 
 
-def reduce_host(timings: Mapping[str, Mapping[str, object]]) -> dict[str, int]:
-    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed: per model and phase, times and charges.
+class Timing(TypedDict):
+    """A small model, by phase: how often it is charged for what, and the nanoseconds of its steps in each process."""
 
-    Checkpointing's own part of a forward pass is no op's; it is moved to the regions that are run again.
+    charges: Mapping[str, Mapping[str, int]]
+    processes_ns: Sequence[Mapping[str, Sequence[int]]]
+
+
+def reduce_host(timings: Mapping[str, Timing]) -> dict[str, int]:
+    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed.
+
+    A phase's usual time is the mean over the processes of each one's median: some are fast and some slow, with little
+    between, and the median of a few would be either. Checkpointing's own part of a forward pass is no op's; it is moved
+    to the regions that are run again. The spread is that of the steps of single processes around what the costs say, so
+    it holds both: how far the host strays, and how far costs are from explaining it.
     """
     rows: list[tuple[Mapping[str, int], float]] = []
-    spread: list[float] = []
-    for model in timings.values():
-        counts, times = model["charges"], model["times_ns"]
-        assert isinstance(counts, Mapping)
-        assert isinstance(times, Mapping)
-        usual = {part: statistics.median(found) for part, found in times.items()}
-        spread += [one / usual[part] for part, found in times.items() for one in found]
+    steps: list[tuple[Mapping[str, int], list[float]]] = []
+    for timing in timings.values():
+        counts = timing["charges"]
+        medians = [{part: statistics.median(ns) for part, ns in one.items()} for one in timing["processes_ns"]]
+        usual = {part: statistics.mean(one[part] for one in medians) for part in counts}
         if counts["backward"].get("checkpoint"):
             together = Counter[str](counts["forward"]) + Counter[str](counts["backward"])
             rows.append((together, usual["forward"] + usual["backward"]))
         else:
             rows += [(counts[part], usual[part]) for part in ("forward", "backward")]
         rows.append((counts["optimizer"], usual["optimizer"]))
+        whole = sum((Counter[str](counts[part]) for part in counts), Counter[str]())
+        steps.append((whole, [sum(one.values()) for one in medians]))
     costs = _least_squares(rows)
-    spread.sort()
+    spread = sorted(
+        step_ns / sum(costs[kind] * count for kind, count in whole.items())
+        for whole, found in steps
+        for step_ns in found
+    )
     low, high = spread[len(spread) // 20], spread[-1 - len(spread) // 20]
     return {f"{kind}_ns": round(cost) for kind, cost in costs.items()} | {
         "fast_percent": round(100 * low),

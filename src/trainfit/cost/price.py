@@ -9,15 +9,15 @@ Ops that look alike are priced once, so a deep model costs no more than its dist
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trainfit.cost import collectives
-from trainfit.cost.classify import ROOFLINE, hidden_copies, works
-from trainfit.cost.interpolate import Table
+from trainfit.cost.classify import ROOFLINE, hidden_copies, is_free, works
 from trainfit.cost.network import Network, network_of
-from trainfit.cost.profile import SHIPPED, Profile, overlap_table, shipped_profile
-from trainfit.cost.work import Work
+from trainfit.cost.profile import SHIPPED, Measured, Profile, shipped_profile
+from trainfit.cost.reduce import launch_table, overlap_table
+from trainfit.cost.work import Work, base_name
 from trainfit.errors import BadProfile
 from trainfit.gpus.catalogue import Gpu
 from trainfit.records import Op, TensorRef
@@ -107,23 +107,37 @@ def _price(op: Op, pricing: Pricing) -> OpCost:
         collective_ns, rule = collectives.time_ns(op, pricing.network or network_of(pricing.gpu), measured)
         return OpCost(round(collective_ns), rule, 0.0, 1)
     op = collectives.as_copy(op)
-    candidates = works(op, pricing.gpu.num_sms)
-    if not candidates:
+    if is_free(op, base_name(op)):
         return OpCost(0, FREE, 0.0, 0)
-    for work in candidates:
-        table = pricing.profile.tables.get(_ROOFLINE_TABLE if work.rule == ROOFLINE else work.rule)
+    tables = pricing.profile.tables
+    work, table = _way(op, pricing.gpu, tables)
+    copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
+    time_ns = round(_time_ns(work, table, pricing)) + copies_ns
+    overlaps = tables.get(overlap_table(work.rule))
+    overlap = overlaps.ratio(work.coordinates) if overlaps else 1.0
+    return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), _launches(work, tables), overlap)
+
+
+def _way(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> tuple[Work, Measured]:
+    """The first of the op's rules for which there is a table, and that."""
+    for work in works(op, gpu.num_sms):
+        table = tables.get(_ROOFLINE_TABLE if work.rule == ROOFLINE else work.rule)
         if table is not None:
-            copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
-            time_ns = round(_time_ns(work, table, pricing)) + copies_ns
-            overlaps = pricing.profile.tables.get(overlap_table(work.rule))
-            overlap = overlaps.ratio(work.coordinates) if overlaps else 1.0
-            return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), work.kernels, overlap)
-    raise BadProfile(
-        f"the profile of the {pricing.profile.gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again"
-    )
+            return work, table
+    raise BadProfile(f"the profile of the {gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again")
 
 
-def _time_ns(work: Work, table: Table, pricing: Pricing) -> float:
+def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
+    """How many kernels the op launches, about."""
+    return 0 if is_free(op, base_name(op)) else _launches(_way(op, gpu, tables)[0], tables)
+
+
+def _launches(work: Work, tables: Mapping[str, Measured]) -> int:
+    counted = tables.get(launch_table(work.rule))
+    return round(counted.ratio(work.coordinates)) if counted else work.kernels
+
+
+def _time_ns(work: Work, table: Measured, pricing: Pricing) -> float:
     ratio = table.ratio(work.coordinates) if pricing.is_measured else table.smooth_ratio(work.coordinates)
     return work.ideal_ns(pricing.gpu) * ratio
 

@@ -8,6 +8,7 @@ coordinates: a kernel that must compute an offset for every element is bound by 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from math import prod
 
 from trainfit.cost.work import (
@@ -111,11 +112,17 @@ def pointwise(op: Op) -> tuple[Work, ...]:
         kind = NEAREST_HEAVY.get(name, name)
     nbytes = total_bytes(inputs) + total_bytes(outputs)
     layout = _layout(inputs, out)
-    coordinates = (*log(nbytes, nbytes / max(out.numel, 1)), _offset_dims([*inputs, out]))
+    whole = [tensor for tensor in (*inputs, *outputs) if tensor.numel == out.numel and 0 not in tensor.stride]
+    element_bytes = sum(item_bytes(tensor.dtype) for tensor in whole)  # what is broadcast comes from the cache
+    coordinates = (*log(nbytes, element_bytes), _offset_dims([*inputs, out]))
     plain_layout = layout.removesuffix(" mixed")
     layouts = (layout, plain_layout, plain_layout.split()[0], "contiguous")
     rules = [f"{name} {order}" for order in layouts for name in (kind, "pointwise", "copy")]
-    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+    return _by_bytes(rules, coordinates, nbytes)
+
+
+def _by_bytes(rules: Iterable[str], coordinates: tuple[float, ...], nbytes: int, kernels: int = 1) -> tuple[Work, ...]:
+    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels, is_by_bytes=True) for rule in dict.fromkeys(rules))
 
 
 def _layout(inputs: list[TensorRef], out: TensorRef) -> str:
@@ -280,9 +287,7 @@ def pool(op: Op) -> tuple[Work, ...]:
     area = (
         prod(item for item in window if isinstance(item, int)) if "pool2d" in name and isinstance(window, tuple) else 1
     )
-    coordinates = log(nbytes, item_bytes(big.dtype), area)
-    rules = (f"{name} {layout}", f"{name} nchw")
-    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+    return _by_bytes((f"{name} {layout}", f"{name} nchw"), log(nbytes, item_bytes(big.dtype), area), nbytes)
 
 
 def move(op: Op) -> tuple[Work, ...]:
@@ -308,8 +313,7 @@ def move(op: Op) -> tuple[Work, ...]:
         rules = [_cat_rule(op, inputs, out), "cat inner", "cat strided"]
     elif kind == "index_put":
         rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
-    kernels = 2 if kind == "slice_backward" else 1
-    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels) for rule in dict.fromkeys(rules))
+    return _by_bytes(rules, coordinates, nbytes, kernels=2 if kind == "slice_backward" else 1)
 
 
 def _cat_rule(op: Op, inputs: list[TensorRef], out: TensorRef) -> str:

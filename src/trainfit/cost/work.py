@@ -46,6 +46,8 @@ class Work:
     kernels: int = 1
     is_serial: bool = False
     """Whether traffic and arithmetic come one after the other, in kernels of their own."""
+    is_by_bytes: bool = False
+    """Whether the first coordinate is log2 of the bytes, and nothing but more bytes makes such an op larger."""
 
     def arithmetic_ns(self, gpu: Gpu) -> float:
         """The operations at the datasheet's rate."""
@@ -53,11 +55,21 @@ class Work:
 
     def ideal_ns(self, gpu: Gpu) -> float:
         """Kernel floors, arithmetic and traffic at the datasheet's rates, overlapped or not."""
-        arithmetic_ns = self.arithmetic_ns(gpu)
-        beyond_cache = min(max(self.nbytes / gpu.l2_bytes - 1, 0.0), 1.0)
-        traffic_ns = self.nbytes * (1 + _WRITE_BACK * beyond_cache) / gpu.dram_gb_per_s
+        if self.is_by_bytes:
+            return streaming_ns(self.nbytes, gpu)
+        arithmetic_ns, traffic_ns = self.arithmetic_ns(gpu), _traffic_ns(self.nbytes, gpu)
         busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)
         return self.kernels * LAUNCH_NS + busy_ns
+
+
+def streaming_ns(nbytes: float, gpu: Gpu) -> float:
+    """A launch, and so many bytes at the memory's rate."""
+    return LAUNCH_NS + _traffic_ns(nbytes, gpu)
+
+
+def _traffic_ns(nbytes: float, gpu: Gpu) -> float:
+    beyond_cache = min(max(nbytes / gpu.l2_bytes - 1, 0.0), 1.0)
+    return nbytes * (1 + _WRITE_BACK * beyond_cache) / gpu.dram_gb_per_s
 
 
 def peak_tflops(gpu: Gpu, dtype: str) -> float:

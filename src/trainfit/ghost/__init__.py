@@ -16,6 +16,8 @@ from trainfit.ghost.autocast import WeightCastCache, autocast_kernels
 from trainfit.ghost.cuda_api import cuda_answers
 from trainfit.ghost.dispatch import GhostMode, resizes_told_to
 from trainfit.ghost.routes import CUDA_KERNELS_OVER_COMPOSITES, composite_routes, conversion_routes, never_reached
+from trainfit.ghost.tensor import is_ghost
+from trainfit.ghost.triton_kernels import launches_told_to
 from trainfit.ghost.values import forget_all
 from trainfit.gpus.catalogue import Gpu, find_gpu
 
@@ -30,6 +32,7 @@ def ghost_gpu(gpu: str | Gpu) -> Iterator[GhostMode]:
         _kernels_over_torch(target, casts),
         cuda_answers(target, mode.streams, casts.clear),
         resizes_told_to(mode),
+        launches_told_to(mode.launch, is_ghost),
         mode,
     ):
         try:

@@ -91,6 +91,11 @@ class GhostMode(torch_compat.DispatchMode):
         del replaced  # what the op put aside goes after it, as on the GPU
         return result
 
+    def launch(self, kernel: Any, tensors: tuple[torch.Tensor, ...]) -> None:
+        """A kernel that is no op runs on these tensors, and may write any of them."""
+        if self.listener is not None:
+            self.listener(kernel, tensors, {}, None)
+
     def _communicate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A collective: those of c10d work in place, the functional ones make their result."""
         if func.namespace == "c10d":

@@ -249,6 +249,24 @@ def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, t
     return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
 
 
+def _grouped_mm(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """CUDA multiplies fp32 and fp16 too, group by group, where meta knows bf16 alone; rows begin at 16 bytes."""
+    if a.dtype == torch.bfloat16:
+        return aten._grouped_mm.default(a, b, offs, bias, out_dtype)
+    shape = [a.shape[-2], b.shape[-1]]
+    if a.dim() == b.dim():
+        shape.insert(0, offs.shape[0] if offs is not None else a.shape[0])
+    unit = 16 // a.element_size()
+    width = -(-shape[-1] // unit) * unit
+    return a.new_empty_strided(shape, [shape[-2] * width, width, 1][-len(shape) :])
+
+
 def _square_roots(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Torch's own rule for these lists is Python, and every step of Adam has one as long as the parameters."""
     if not all(tensor.dtype.is_floating_point for tensor in tensors):
@@ -259,6 +277,7 @@ def _square_roots(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.zeros_like.default: aten.empty_like.default,
     aten._foreach_sqrt.default: _square_roots,
+    aten._grouped_mm.default: _grouped_mm,
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._thnn_fused_gru_cell.default: _gru_cell,

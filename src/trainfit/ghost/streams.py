@@ -19,6 +19,7 @@ class GhostStream:
     """Stands for a `torch.cuda.Stream`; each ghost GPU has a subclass of its own."""
 
     device = CUDA
+    device_index, device_type = 0, 1  # the first GPU; CUDA, as torch numbers kinds of devices
     _streams: Streams
 
     def __init__(self, device: Any = None, priority: int = 0, **kwargs: Any) -> None:

@@ -71,6 +71,14 @@ class Ghost(torch.Tensor):
         return copy  # type: ignore[return-value]
 
 
+def is_ghost(tensor: torch.Tensor) -> bool:
+    return isinstance(tensor, Ghost)
+
+
+def is_inside_kernel() -> bool:
+    return _Where.in_kernel
+
+
 class inside_kernel(torch_compat.MetaKernels):
     """Meta kernels run here: no dispatch modes, and ghosts say they are on meta."""
 

@@ -29,15 +29,7 @@ class Distributed:
 
 def distribute(model: nn.Module, step: Step) -> Distributed:
     """The model spread as the step says, inside `ranks_of_step`; a step for one GPU leaves it as it is."""
-    if step.fsdp is not None and step.ddp is not None:
-        raise BadStep("the step has both fsdp and ddp", hint="pass one; FSDP(hsdp=...) shards and replicates")
     if step.fsdp is not None:
-        accumulates = not step.set_to_none or (step.micro_batches > 1 and step.fsdp.sync_every_micro_batch)
-        if step.fsdp.offload and accumulates:
-            raise BadStep(
-                "gradients that accumulate on the host are not modelled",
-                hint="pass FSDP(sync_every_micro_batch=False) and set_to_none=True, or leave FSDP(offload=...) out",
-            )
         return _shard(model, step.fsdp)
     if step.ddp is not None:
         return _replicate(model, step.ddp)
@@ -55,7 +47,6 @@ def local_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
 def _shard(model: nn.Module, fsdp: FSDP) -> Distributed:
     from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-    _check_sizes(fsdp.world_size, fsdp.gpus_per_node)
     options: dict[str, Any] = {
         "mesh": _mesh(fsdp),
         "mp_policy": MixedPrecisionPolicy(param_dtype=fsdp.param_dtype, reduce_dtype=fsdp.reduce_dtype),
@@ -85,22 +76,11 @@ def _shard(model: nn.Module, fsdp: FSDP) -> Distributed:
 def _mesh(fsdp: FSDP) -> torch.distributed.DeviceMesh:
     if fsdp.hsdp is None:
         return torch.distributed.init_device_mesh("cuda", (fsdp.world_size,))
-    if fsdp.world_size % fsdp.hsdp:
-        raise BadStep(
-            f"FSDP(hsdp={fsdp.hsdp}) does not divide the world size {fsdp.world_size}",
-            hint="pass the number of ranks over which parameters are sharded, usually those of a node",
-        )
     sizes = (fsdp.world_size // fsdp.hsdp, fsdp.hsdp)
     return torch.distributed.init_device_mesh("cuda", sizes, mesh_dim_names=("replicate", "shard"))
 
 
-def _check_sizes(world_size: int, gpus_per_node: int) -> None:
-    if world_size < 1 or gpus_per_node < 1:
-        raise BadStep(f"a world of {world_size} ranks, {gpus_per_node} to a node", hint="pass numbers of at least 1")
-
-
 def _replicate(model: nn.Module, ddp: DDP) -> Distributed:
-    _check_sizes(ddp.world_size, ddp.gpus_per_node)
     with torch_compat.unverified_replicas():
         replica = nn.parallel.DistributedDataParallel(
             model, bucket_cap_mb=ddp.bucket_cap_mb, gradient_as_bucket_view=ddp.gradient_as_bucket_view

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 from trainfit import torch_compat
 from trainfit.errors import UsageError
+from trainfit.parallel.check import check
 from trainfit.step import Step
 
 
@@ -18,6 +19,8 @@ def ranks(world_size: int) -> Iterator[None]:
     For models that are spread over ranks by code of their own, tensor parallel ones say: build, estimate and plan them
     inside. Afterwards there is no process group.
     """
+    if world_size < 1:
+        raise UsageError(f"a world of {world_size} ranks", hint="pass a number of at least 1")
     if torch_compat.has_process_group():
         raise UsageError(
             "ranks that are not there cannot join a process that has a process group of its own",
@@ -28,6 +31,7 @@ def ranks(world_size: int) -> Iterator[None]:
 
 
 def ranks_of_step(step: Step) -> AbstractContextManager[None]:
-    """The ranks that the step is spread over; nothing where it is not."""
+    """The ranks that the step is spread over; nothing where it is not. A step that cannot be is an error."""
+    check(step)
     parallelism = step.fsdp or step.ddp
     return contextlib.nullcontext() if parallelism is None else ranks(parallelism.world_size)

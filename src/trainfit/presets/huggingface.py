@@ -84,6 +84,8 @@ def _model_class(config: Any, path: Path) -> Any:
 
 def _sequence_length(config: Any, path: Path, seq: int | None) -> int:
     max_seq: int | None = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+    if max_seq is not None and max_seq < 0:  # as XLNet says that it has no limit
+        max_seq = None
     if seq is None:
         return _DEFAULT_SEQ if max_seq is None else min(_DEFAULT_SEQ, max_seq)
     if max_seq is not None and seq > max_seq:

@@ -96,13 +96,14 @@ def _time_parts(time: TimeEstimate) -> Iterable[RenderableType]:
 
 def _time_facts(time: TimeEstimate) -> Table:
     low, high = time.range_ms
-    idle = time.step_ms - time.gpu_busy_ms
     sources = {"profile": "measured kernels of this GPU", "datasheet": "datasheet, less certain"}
-    bound = (
-        f"launch-bound: the GPU waits {idle:.1f} ms for the CPU" if time.launch_bound else "the GPU's work bounds it"
-    )
+    bounds = {
+        "launches": f"launch-bound: the GPU waits {time.waiting_ms:.1f} ms for the CPU",
+        "communication": "communication bounds it",
+        "kernels": "the GPU's work bounds it",
+    }
     table = Table.grid(padding=(0, 2))
-    table.add_row("step", f"{time.step_ms:.1f} ms ({low:.1f} to {high:.1f}); {bound}")
+    table.add_row("step", f"{time.step_ms:.1f} ms ({low:.1f} to {high:.1f}); {bounds[time.bound_by]}")
     phases = ", ".join(f"{phase} {value:.1f} ms" for phase, value in time.phase_ms.items() if value >= 0.05)
     if phases:
         table.add_row("phases", phases)

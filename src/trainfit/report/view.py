@@ -321,8 +321,8 @@ def _time_tiles(time: TimeEstimate | None) -> tuple[Tile, ...]:
         tiles.append(
             Tile("samples per second", f"{time.samples_per_second:,.{0 if time.samples_per_second >= 100 else 1}f}", "")
         )
-    bound = "launch-bound" if time.launch_bound else "bound by the GPU"
-    return (*tiles, Tile("MFU", f"{time.mfu:.1%}", bound))
+    bounds = {"launches": "launch-bound", "communication": "bound by communication", "kernels": "bound by the GPU"}
+    return (*tiles, Tile("MFU", f"{time.mfu:.1%}", bounds[time.bound_by]))
 
 
 def _checks(measured: Verification | None) -> tuple[Check, ...]:
@@ -343,10 +343,9 @@ def _assumptions(allocator: str, time: TimeEstimate | None) -> tuple[str, ...]:
     ]
     if time is not None:
         lines.append(_SOURCES[time.source])
-        idle_ms = time.step_ms - time.gpu_busy_ms
         if time.launch_bound:
             lines.append(
-                f"The step is launch-bound: the GPU waits {idle_ms:.1f} ms for the CPU, so a faster CPU helps."
+                f"The step is launch-bound: the GPU waits {time.waiting_ms:.1f} ms for the CPU, so a faster CPU helps."
             )
     return tuple(lines)
 

@@ -46,7 +46,7 @@ _POOL_ADDRESS_SPACE_BYTES = 2**48
 class Block:
     """A stretch of a segment, in use or free, between its neighbours of the same segment."""
 
-    pool: _Pool
+    pool: Pool
     address: int
     size_bytes: int
     previous: Block | None
@@ -55,13 +55,23 @@ class Block:
     requested_bytes: int = 0  # of its latest use
 
 
+PoolKey = tuple[int, bool]
+"""A stream, and whether blocks are small."""
+
+
+def place(nbytes: int, stream: int = 0) -> tuple[int, PoolKey]:
+    """The size of the block for so many bytes, and the pool that it comes from."""
+    size_bytes = _round_up(nbytes, _BLOCK_UNIT_BYTES)
+    return size_bytes, (stream, size_bytes <= _LARGEST_SMALL_BYTES)
+
+
 class CachingAllocator:
     """The allocator of one GPU in a fresh process."""
 
     def __init__(self, mode: AllocatorMode) -> None:
         self._mode = mode
         self._addresses = _DriverAddresses()
-        self._pools: dict[tuple[int, bool], _Pool] = {}  # by stream and whether small
+        self._pools: dict[PoolKey, Pool] = {}
         self.allocated_bytes = 0
         self.requested_bytes = 0
         self.peak_allocated_bytes = 0
@@ -74,8 +84,8 @@ class CachingAllocator:
     def malloc(self, nbytes: int, stream: int = 0) -> Block:
         if nbytes <= 0:
             raise ValueError(f"cannot allocate {nbytes} bytes: an empty storage takes no block, skip it")
-        size_bytes = _round_up(nbytes, _BLOCK_UNIT_BYTES)
-        block = self._pool(stream, size_bytes <= _LARGEST_SMALL_BYTES).take(size_bytes)
+        size_bytes, key = place(nbytes, stream)
+        block = self.pool(key).take(size_bytes)
         block.requested_bytes = nbytes
         self.allocated_bytes += block.size_bytes
         self.requested_bytes += nbytes
@@ -101,14 +111,16 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.allocated_bytes
         self.peak_requested_bytes = self.requested_bytes
 
-    def _pool(self, stream: int, is_small: bool) -> _Pool:
-        pool = self._pools.get((stream, is_small))
+    def pool(self, key: PoolKey) -> Pool:
+        """Where `place` says that a block comes from; taken from there, it is not counted as allocated."""
+        pool = self._pools.get(key)
         if pool is None:
+            _, is_small = key
             if self._mode == "classic":
                 pool = _ClassicPool(is_small, self._addresses)
             else:
                 pool = _ExpandablePool(is_small, first_address=len(self._pools) * _POOL_ADDRESS_SPACE_BYTES)
-            self._pools[stream, is_small] = pool
+            self._pools[key] = pool
         return pool
 
 
@@ -140,8 +152,14 @@ class _DriverAddresses:
         return address
 
 
-class _Pool(ABC):
-    """The segments of one stream and one size class; subclasses say how they grow and what is worth splitting off."""
+class Pool(ABC):
+    """The segments of one stream and one size class; subclasses say how they grow and what is worth splitting off.
+
+    Plans are found by playing them, so `take` and `give_back` run millions of times: they call as little as they can.
+    """
+
+    _unmapped: Block | None = None
+    """Where an expandable segment ends."""
 
     def __init__(self, is_small: bool, min_remainder_bytes: int) -> None:
         self.is_small = is_small
@@ -150,30 +168,44 @@ class _Pool(ABC):
         self._free: list[tuple[int, int, Block]] = []  # (size, address, block), sorted: best fit is a bisection
 
     def take(self, size_bytes: int) -> Block:
-        index = self._best_fit(size_bytes)
-        block = self._free.pop(index)[2] if index < len(self._free) else self._grow(size_bytes)
-        if block.size_bytes - size_bytes >= self._min_remainder_bytes:
-            self._split(block, size_bytes)
+        free = self._free
+        index = bisect_left(free, (size_bytes,))
+        if index < len(free):
+            if self._unmapped is not None and free[index][2].next is self._unmapped and index + 1 < len(free):
+                index += 1
+            block = free.pop(index)[2]
+        else:
+            block = self._grow(size_bytes)
+        rest_bytes = block.size_bytes - size_bytes
+        if rest_bytes >= self._min_remainder_bytes:  # what is left becomes a free block after it
+            following = block.next
+            rest = Block(self, block.address + size_bytes, rest_bytes, block, following, True)
+            if following is not None:
+                following.previous = rest
+            block.next = rest
+            block.size_bytes = size_bytes
+            insort(free, (rest_bytes, rest.address, rest))
         block.is_free = False
         return block
 
     def give_back(self, block: Block) -> None:
+        free = self._free
         previous, following = block.previous, block.next
         if previous is not None and previous.is_free:
-            self._remove_free(previous)
+            del free[bisect_left(free, (previous.size_bytes, previous.address))]
             block.address = previous.address
             block.size_bytes += previous.size_bytes
             block.previous = previous.previous
             if block.previous is not None:
                 block.previous.next = block
         if following is not None and following.is_free:
-            self._remove_free(following)
+            del free[bisect_left(free, (following.size_bytes, following.address))]
             block.size_bytes += following.size_bytes
             block.next = following.next
             if block.next is not None:
                 block.next.previous = block
         block.is_free = True
-        self._insert_free(block)
+        insort(free, (block.size_bytes, block.address, block))
 
     def free_blocks(self) -> list[Block]:
         return [block for _, _, block in self._free]
@@ -182,28 +214,8 @@ class _Pool(ABC):
     def _grow(self, size_bytes: int) -> Block:
         """Reserve more memory; returns a block of at least that size which is not in the free list."""
 
-    def _best_fit(self, size_bytes: int) -> int:
-        """Index into the free list of the block to take; its length when none fits."""
-        return bisect_left(self._free, (size_bytes,))
 
-    def _split(self, block: Block, size_bytes: int) -> None:
-        """Shorten `block` to `size_bytes`; what is left becomes a free block after it."""
-        rest_bytes = block.size_bytes - size_bytes
-        rest = Block(self, block.address + size_bytes, rest_bytes, previous=block, next=block.next, is_free=True)
-        if rest.next is not None:
-            rest.next.previous = rest
-        block.next = rest
-        block.size_bytes = size_bytes
-        self._insert_free(rest)
-
-    def _insert_free(self, block: Block) -> None:
-        insort(self._free, (block.size_bytes, block.address, block))
-
-    def _remove_free(self, block: Block) -> None:
-        del self._free[bisect_left(self._free, (block.size_bytes, block.address))]
-
-
-class _ClassicPool(_Pool):
+class _ClassicPool(Pool):
     """Many segments of fixed size."""
 
     def __init__(self, is_small: bool, addresses: _DriverAddresses) -> None:
@@ -223,7 +235,7 @@ class _ClassicPool(_Pool):
         return block
 
 
-class _ExpandablePool(_Pool):
+class _ExpandablePool(Pool):
     """One segment, mapped page by page."""
 
     def __init__(self, is_small: bool, first_address: int) -> None:
@@ -233,18 +245,12 @@ class _ExpandablePool(_Pool):
         # Not free: nothing merges with it.
         self._unmapped = Block(self, first_address, 0, previous=None, next=None, is_free=False)
 
-    def _best_fit(self, size_bytes: int) -> int:
-        index = super()._best_fit(size_bytes)
-        is_another_larger = index + 1 < len(self._free)
-        if is_another_larger and self._free[index][2].next is self._unmapped:
-            return index + 1
-        return index
-
     def _grow(self, size_bytes: int) -> Block:
         unmapped = self._unmapped
+        assert unmapped is not None
         last = unmapped.previous
         if last is not None and last.is_free:
-            self._remove_free(last)
+            del self._free[bisect_left(self._free, (last.size_bytes, last.address))]
             block = last
         else:
             block = Block(self, unmapped.address, 0, previous=last, next=unmapped, is_free=False)

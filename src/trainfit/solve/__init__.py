@@ -8,7 +8,7 @@ from trainfit.solve.baselines import greedy, uniform
 from trainfit.solve.graph import build_graph
 from trainfit.solve.memory import BaseMemory, base_memory, resident_storages
 from trainfit.solve.menu import frontier
-from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.milp import Choice
 from trainfit.solve.planned import CHECKPOINTED, PlannedTraces, Way
 from trainfit.solve.replay import Option, evaluate, rerun
 from trainfit.solve.search import Found, Infeasible, Search, Verdict
@@ -30,12 +30,10 @@ __all__ = [
     "base_memory",
     "build_graph",
     "evaluate",
-    "fastest_within",
     "frontier",
     "greedy",
     "rerun",
     "resident_storages",
-    "smallest_peak",
     "summarize",
     "uniform",
 ]

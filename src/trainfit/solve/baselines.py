@@ -47,5 +47,5 @@ def greedy(problem: Problem, budget_bytes: int) -> Choice | None:
 def _first_within(problem: Problem, budget_bytes: int, candidates: Iterable[tuple[int, ...]]) -> Choice | None:
     for options in candidates:
         if problem.peak(options)[0] <= budget_bytes:
-            return Choice(problem, options, problem.recompute_ns(options), budget_bytes, 0)
+            return Choice(problem, options, problem.recompute_ns(options))
     return None

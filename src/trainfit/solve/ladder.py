@@ -17,12 +17,14 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 
-from trainfit.solve.milp import Choice, fastest_within, smallest_peak
+from trainfit.solve.milp import Choice, enriched, fastest_within, smallest_peak
 from trainfit.solve.whole import Problem
 
 RUNGS = 16
-STEPS_BETWEEN = 32
+FINE_STEPS, COARSE_STEPS = 64, 32
 """Choices between two rungs of a `ModelLadder`."""
+NEAREST_BYTES = 2**20
+"""How much above the smallest peak the first choice is that is looked for below a `ModelLadder`'s first step."""
 
 
 class Ladder(ABC):
@@ -52,18 +54,30 @@ class Ladder(ABC):
 
 
 class ModelLadder(Ladder):
-    """The fastest choice for each modelled peak, evenly spread."""
+    """The fastest choice for each modelled peak, evenly spread; if it is fine, of more options and more densely."""
 
-    num_steps = RUNGS * STEPS_BETWEEN
-
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, is_fine: bool) -> None:
         super().__init__()
-        self._problem = problem
+        self.num_steps = RUNGS * (FINE_STEPS if is_fine else COARSE_STEPS)
+        self._is_fine = is_fine
+        self._unenriched = problem
         self._highest_bytes = problem.peak((0,) * len(problem.class_of))[0]
+
+    @cached_property
+    def _problem(self) -> Problem:
+        return enriched(self._unenriched, between=self._is_fine)
 
     @cached_property
     def lowest(self) -> Choice:
         return smallest_peak(self._problem)
+
+    @cached_property
+    def near_lowest(self) -> tuple[Choice, ...]:
+        """More choices below the first step, ever closer to the lowest: there keeping a few bytes saves a product."""
+        low_bytes, next_bytes = self.lowest.peak_bytes, self.least_bytes(1)
+        num_doublings = ((next_bytes - low_bytes) // NEAREST_BYTES).bit_length()
+        found = (fastest_within(self._problem, low_bytes + (NEAREST_BYTES << n)) for n in range(num_doublings))
+        return tuple(choice for choice in found if choice is not None)
 
     def least_bytes(self, step: int) -> int:
         low, high = self.lowest.peak_bytes, self._highest_bytes
@@ -123,39 +137,19 @@ class MeasuredLadder(Ladder):
 
 
 def arrangements(choice: Choice) -> Iterator[Choice]:
-    """The choice, and the options of its runs in other orders: heavier drops first, last, alternating with lighter
-    ones, and a quarter of them last."""
+    """The choice, and the options of its runs in other orders: heavier drops first, and last."""
     seen = {choice.options}
     yield choice
-    for arrange in (_first, _last, _alternating, _quarter_last):
+    for heaviest_last in (False, True):
         options: list[int] = []
         for run in choice.problem.runs:
             menu = choice.problem.menus[run.class_index]
             here = choice.options[run.first : run.first + run.length]
-            options += arrange(sorted(here, key=lambda index: (menu[index].kept_bytes, index)))
+            in_order = sorted(here, key=lambda index: (menu[index].kept_bytes, index))
+            options += reversed(in_order) if heaviest_last else in_order
         if tuple(options) not in seen:
             seen.add(tuple(options))
             yield replace(choice, options=tuple(options))
-
-
-def _first(heaviest_first: list[int]) -> list[int]:
-    return heaviest_first
-
-
-def _last(heaviest_first: list[int]) -> list[int]:
-    return heaviest_first[::-1]
-
-
-def _alternating(heaviest_first: list[int]) -> list[int]:
-    half = (len(heaviest_first) + 1) // 2
-    order = [0] * len(heaviest_first)
-    order[::2], order[1::2] = heaviest_first[:half], heaviest_first[half:]
-    return order
-
-
-def _quarter_last(heaviest_first: list[int]) -> list[int]:
-    start = len(heaviest_first) * 3 // 4
-    return heaviest_first[start:] + heaviest_first[:start]
 
 
 def _is_above(one: tuple[int, int, int], middle: tuple[int, int, int], two: tuple[int, int, int]) -> bool:
@@ -164,4 +158,4 @@ def _is_above(one: tuple[int, int, int], middle: tuple[int, int, int], two: tupl
 
 
 def _choice(problem: Problem, options: tuple[int, ...]) -> Choice:
-    return Choice(problem, options, problem.recompute_ns(options), 0, 0)
+    return Choice(problem, options, problem.recompute_ns(options))

@@ -1,7 +1,8 @@
 """A small integer program, solved by HiGHS: columns with costs, rows with bounds, one call to solve.
 
 Deterministic: one thread, a fixed seed, no time limit. Programs are small enough to be solved in milliseconds, so
-Ctrl-C waits for the end of a solve.
+Ctrl-C waits for the end of a solve. Rarely one takes thousands of times longer; a limit to the tree that is searched
+can end that, and then the solution says how far from the best it may be.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ class IntegerProgram:
         self._rows.append((dict(terms), lower, upper))
         return len(self._rows) - 1
 
-    def solve(self, *, relaxed: bool = False, gap: float = 0.0) -> Solution | None:
+    def solve(self, *, relaxed: bool = False, gap: float = 0.0, max_nodes: int | None = None) -> Solution | None:
         """A best point, None if the rows contradict each other. Relaxed: integer columns may take any value. With a
-        `gap`, a point that is worse than the best by at most this share of its objective will do."""
+        `gap`, a point that is worse than the best by at most this share of its objective will do; with `max_nodes`, the
+        best one that a search tree of this size finds."""
         if not self._costs:  # a program without columns, which HiGHS does not take
             return (
                 Solution((), 0.0, (0.0,) * len(self._rows))
@@ -55,7 +57,10 @@ class IntegerProgram:
         import highspy
 
         solver = highspy.Highs()
-        for option, value in (("output_flag", False), ("threads", 1), ("random_seed", 0), ("mip_rel_gap", gap)):
+        options = {"output_flag": False, "threads": 1, "random_seed": 0, "mip_rel_gap": gap}
+        if max_nodes is not None:  # without restarts, one of which was seen never to end
+            options |= {"mip_max_nodes": max_nodes, "mip_allow_restart": False}
+        for option, value in options.items():
             solver.setOptionValue(option, value)
         # Costs and coefficients are scaled by powers of two, so that nothing is rounded: HiGHS's tolerances are
         # absolute, and bytes and nanoseconds are large.
@@ -74,7 +79,8 @@ class IntegerProgram:
         status = solver.getModelStatus()
         if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
             return None
-        if status != highspy.HighsModelStatus.kOptimal:
+        is_cut_short = status == highspy.HighsModelStatus.kSolutionLimit and math.isfinite(solver.getInfo().mip_gap)
+        if status != highspy.HighsModelStatus.kOptimal and not is_cut_short:
             raise RuntimeError(f"HiGHS stopped with status {solver.modelStatusToString(status)}")
         values = tuple(
             float(round(value)) if is_integer and not relaxed else float(value)
@@ -85,7 +91,8 @@ class IntegerProgram:
             for dual, (terms, _, _) in zip(solver.getSolution().row_dual if relaxed else (), self._rows, strict=relaxed)
         )
         objective = sum(cost * value for cost, value in zip(self._costs, values, strict=True))
-        return Solution(values, objective, duals, 0.0 if relaxed or not gap else max(0.0, solver.getInfo().mip_gap))
+        is_exact = relaxed or not (gap or is_cut_short)
+        return Solution(values, objective, duals, 0.0 if is_exact else max(0.0, solver.getInfo().mip_gap))
 
     def _add_column(self, cost: float, upper: float, is_integer: bool) -> int:
         self._costs.append(cost)

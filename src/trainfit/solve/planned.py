@@ -14,7 +14,7 @@ so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal
@@ -28,8 +28,35 @@ _OPS_PER_DETACH = 2
 """Ops that `Tensor.detach` shows as in a trace."""
 Way = Option | Literal["checkpointed"]
 
-Replay = list[tuple[Op, list[tuple[int, bool]]]]
+Steps = list[tuple[Op, list[tuple[int, bool]]]]
 """Ops with their events: (storage, is it an allocation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is run before an op. Its steps number the storages that they make from 0; equal blocks share them."""
+
+    steps: Steps
+    first_storage: int  # the number of the first of them among `PlannedTraces.storages`
+
+    def __iter__(self) -> Iterator[tuple[Op, list[tuple[int, bool]]]]:
+        for op, events in self.steps:
+            yield op, [(self.first_storage + storage, is_alloc) for storage, is_alloc in events]
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """The replay of any block that does the same."""
+
+    steps: Steps
+    storages: list[Storage]
+    made: dict[int, int]  # the program's storage -> its number among these
+
+    def placed(self, storages: list[Storage]) -> tuple[Replay, dict[int, int]]:
+        """With storages of its own, which are added to those."""
+        first = len(storages)
+        storages += self.storages
+        return Replay(self.steps, first), {storage: first + number for storage, number in self.made.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +69,8 @@ class _Call:
     first_forward: int  # no op before it is the call's own
     last_forward: int  # of the section
     first_backward: int  # the first op that can be of the call's backward
+    last_backward: int  # no op from this one on is of it
+    made_before: frozenset[int]  # the trace's storages that an earlier call knows too
 
 
 @dataclass(slots=True)
@@ -109,6 +138,8 @@ class _SectionEditor:
         self._section = section
         self._storages = storages
         self._edits: dict[tuple[str, tuple[int, ...] | None], list[Edit]] = {}  # by block and what it keeps; per call
+        self._unpacked: dict[tuple[int, int], int] = {}
+        self._templates: dict[tuple[int, tuple[int, ...], frozenset[int]], _Template] = {}  # by program, kept, dropped
         self._freed_at = {event.storage: event.op for event in section.events if not event.is_alloc}
         self._calls: dict[str, list[_Call]] = {}  # a block may be called several times
         self._reads: dict[int, list[int]] = {}  # storage -> the ops of backward that read it
@@ -125,12 +156,14 @@ class _SectionEditor:
             found = follow_calls(programs[name], trace, span, programs.keys() - {name})
             first_op = section.first_op
             ends = [section.first_op, *(1 + max(positions) for _, positions in found)]
-            for call, start in reversed(list(zip(found, ends, strict=False))):
-                there = _Call(programs[name], *call, start, last_forward, first_op)
-                self._calls.setdefault(name, []).insert(0, there)
+            for number_of_call, (call, start) in reversed(list(enumerate(zip(found, ends, strict=False)))):
                 # Parameters are read by all calls of a block: an earlier call's backward comes after this one's.
                 read_last = (self._reads.get(number, [0])[-1] for number in own_storages(programs[name], call[0]))
-                first_op = 1 + max(read_last, default=0)
+                last_op = 1 + max(read_last, default=0)
+                before = frozenset(number for numbers, _ in found[:number_of_call] for number in numbers.values())
+                there = _Call(programs[name], *call, start, last_forward, first_op, last_op, before)
+                self._calls.setdefault(name, []).insert(0, there)
+                first_op = last_op
 
     def knows(self, block: str) -> bool:
         return block in self._calls or block not in self._spans
@@ -188,17 +221,18 @@ class _SectionEditor:
         if not dropped:
             return edit
         unpacked = dropped | (saved & parameters & numbers.keys()) if way == CHECKPOINTED else dropped
-        start = min(self._unpacked_at(numbers[storage], call.first_backward) for storage in unpacked)
-        end = max(self._freed_at[numbers[storage]] for storage in dropped)
-        if way == CHECKPOINTED:
-            replay, rebuilt = _rerun(call, self._trace.ops, dropped, self._storages)
-        else:
-            replay, rebuilt = _replay(program, way, dropped, self._storages)
+        start = min(self._first_unpacked(numbers[storage], call.first_backward) for storage in unpacked)
+        end = max(self._done_at(call, numbers[storage]) for storage in dropped)
+        replay, rebuilt = self._template(call, way, frozenset(dropped)).placed(self._storages)
         edit.replay = (start, replay)
         for storage in dropped & rebuilt.keys():
             if storage in outputs:
                 # Others hold it as well: the copy that the replay makes goes with the last node of this block.
                 edit.later.setdefault(self._freed_at[numbers[storage]], []).append(rebuilt[storage])
+                continue
+            if numbers[storage] in call.made_before:
+                # A cast of a parameter: the earlier call drops it, and this one's copy goes with its own backward.
+                edit.later.setdefault(self._done_at(call, numbers[storage]), []).append(rebuilt[storage])
                 continue
             edit.instead[numbers[storage]] = rebuilt[storage]
             freed_after = program.freed_after[storage] if program.freed_after else None
@@ -211,6 +245,26 @@ class _SectionEditor:
             if number is not None and freed_at is not None and freed_at < end:
                 edit.held.setdefault(number, end)
         return edit
+
+    def _template(self, call: _Call, way: Way, dropped: frozenset[int]) -> _Template:
+        if way == CHECKPOINTED:
+            return _rerun(call, self._trace.ops, dropped)
+        key = id(call.program), way.kept, dropped
+        if key not in self._templates:
+            self._templates[key] = _replay(call.program, way, dropped)
+        return self._templates[key]
+
+    def _done_at(self, call: _Call, storage: int) -> int:
+        """The op after which the call's backward needs the storage no more."""
+        if storage not in call.made_before:
+            return self._freed_at[storage]
+        reads = [op for op in self._reads.get(storage, ()) if call.first_backward <= op < call.last_backward]
+        return reads[-1] if reads else call.last_backward - 1
+
+    def _first_unpacked(self, storage: int, first_op: int) -> int:
+        if (storage, first_op) not in self._unpacked:
+            self._unpacked[storage, first_op] = self._unpacked_at(storage, first_op)
+        return self._unpacked[storage, first_op]
 
     def _unpacked_at(self, storage: int, first_op: int) -> int:
         """The first op of the node that reads the storage in backward: ops of one node share the gradient."""
@@ -239,11 +293,12 @@ def _read_by(program: BlockProgram, option: Option) -> set[int]:
     return {ref.storage for op in option.replayed for ref in program.ops[op].input_refs()}
 
 
-def _rerun(call: _Call, ops: Sequence[Op], dropped: set[int], storages: list[Storage]) -> tuple[Replay, dict[int, int]]:
+def _rerun(call: _Call, ops: Sequence[Op], dropped: Collection[int]) -> _Template:
     """The whole forward again, up to the last tensor that is saved; what is not saved goes as it goes in forward."""
     program = call.program
     made: dict[int, int] = {}
-    replay: Replay = []
+    storages: list[Storage] = []
+    replay: Steps = []
     num_ops = max(program.saved_after, default=len(program.ops))
     number_of = {position: number for number, position in enumerate(call.positions[:num_ops])}
     for position in _with_views(call.positions[:num_ops], call.first_forward):
@@ -259,7 +314,7 @@ def _rerun(call: _Call, ops: Sequence[Op], dropped: set[int], storages: list[Sto
         replay.append((replace(ops[position], phase=Phase.RECOMPUTE, waits=()), events))
     detached = replace(_view(program.saved[0]), name="aten.detach.default", phase=Phase.BACKWARD)
     replay += [(detached, [])] * (_OPS_PER_DETACH * len(program.saved))
-    return replay, made
+    return _Template(replay, storages, made)
 
 
 def _with_views(positions: Sequence[int], first_own: int) -> list[int]:
@@ -289,9 +344,7 @@ def _allocated(
     return events
 
 
-def _replay(
-    program: BlockProgram, option: Option, dropped: set[int], storages: list[Storage]
-) -> tuple[Replay, dict[int, int]]:
+def _replay(program: BlockProgram, option: Option, dropped: Collection[int]) -> _Template:
     """The replay's ops with their events, and the storages that it makes by the program's number."""
     last_use: dict[int, int] = {}
     for number in option.replayed:
@@ -301,9 +354,10 @@ def _replay(
     at_hand = (*program.inputs, *(ref for _, ref in program.parameters), *program.saved)
     bases = {ref.storage: ref for ref in reversed(at_hand)}  # the tensors that stand for storages
     made: dict[int, int] = {}
+    storages: list[Storage] = []
     sources = _read_by(program, option) & {ref.storage for ref in (*program.inputs, *dict(program.parameters).values())}
     detached = [replace(_view(bases[storage]), name="aten.detach.default") for storage in sorted(sources)]
-    replay: Replay = [(op, []) for op in detached for _ in range(_OPS_PER_DETACH)]
+    replay: Steps = [(op, []) for op in detached for _ in range(_OPS_PER_DETACH)]
     for number in option.replayed:
         op = program.ops[number]
         replay += [(_view(ref), []) for ref in op.input_refs() if ref != bases.get(ref.storage, ref)]
@@ -313,7 +367,7 @@ def _replay(
                 bases[ref.storage] = ref
         gone = [s for s in made if last_use[s] == number and s not in dropped]
         replay.append((replace(op, phase=Phase.RECOMPUTE, module=""), events + [(made[s], False) for s in gone]))
-    return replay, made
+    return _Template(replay, storages, made)
 
 
 def _shifted(waits: tuple[int, ...], index: int, places: Mapping[int, int]) -> tuple[int, ...]:

@@ -4,17 +4,18 @@ In: a `Problem`, a sketch, a judge, a budget. Out: `Found`. The sketch plays a c
 running it, in hundredths of a second; the judge runs the planned step on a ghost GPU, which takes seconds, and has the
 last word. Invariant: the peak of what is found, as judged, is within the budget.
 
-Allocated bytes are what the linear model says, or less, and then the fastest choice by the model is the one. Reserved
-bytes are what is allocated and what the allocator wastes, and they are not monotone in what is kept. So the choices
-that are tried are those of two ladders that do not depend on the budget (`ladder`), each choice in some arrangements.
-On each ladder: from the highest rung that may fit (what is reserved is no less than what is allocated) down to the
-first that does, and then by halves between it and the next. Whatever fits a budget fits a larger one, so what is found
-for a larger budget lies no lower on the ladder, in another call as well: going down, the larger budget stops no later,
-and at every halving it goes up wherever the smaller does. The faster of the two is taken; of one ladder what could not
-beat the other is left out, which changes nothing about that. So time never rises with the budget.
+The choices that are tried are those of ladders that do not depend on the budget (`ladder`), each in some arrangements.
+Allocated bytes are what the linear model says, but for the blocks that the allocator does not split to the byte, so one
+ladder will do. Reserved bytes are what is allocated and what the allocator wastes, which depends on which tensors are
+kept and is not monotone, and there is a second ladder. On each: from the highest rung that may fit down to the first
+that does, and then by halves between it and the next. Whatever fits a budget fits a larger one, so what is found for a
+larger budget lies no lower on the ladder, in another call as well: going down, the larger budget stops no later, and at
+every halving it goes up wherever the smaller does. Of what is found on the ladders the fastest is taken; of one ladder
+what could not beat the other is left out, which changes nothing about that. So time never rises with the budget.
 
 The gap is certified by the best mixture of options (`milp`) for a budget of allocated bytes: no plan within a budget of
-reserved bytes allocates more than that.
+reserved bytes allocates more than that. So it has two parts: how far the plan is from the best one that allocates as
+little as it does, and what could be had for the bytes that the allocator wastes, if it did not.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from functools import cached_property
 from typing import Literal
 
 from trainfit.solve.ladder import Ladder, MeasuredLadder, ModelLadder, arrangements
-from trainfit.solve.milp import Choice, fastest_within, recompute_bound_ns
+from trainfit.solve.milp import Choice, recompute_bound_ns
 from trainfit.solve.whole import Moment, Problem
 
 CERTIFIED = 1e-3
 """The gap, as a share of the step's time, up to which a plan is called optimal."""
-WORTH_ARRANGING = 1.03
+WORTH_ARRANGING = {"allocated": 1.005, "reserved": 1.03}
 """A choice whose sketch takes more than this share of the budget is not tried in other arrangements."""
-CLOSE = 0.9995
-"""What takes this share of the budget leaves no room."""
-MAX_LOOSENED = 5
-"""Times that the model is asked at most."""
+HEADROOM_RUNGS = 1
+"""So many rungs higher than its modelled peak a choice may fit: the model is too high where blocks overlap."""
+RESORTS = 8
+"""Shares of the blocks that are as on the lowest rung where no rung fits."""
 MAX_JUDGED = 4
 """Choices judged per budget at most."""
 
@@ -59,6 +60,7 @@ class Found:
     verdict: Verdict
     status: Status
     gap: float  # the share of the step's time that a better plan could save at most
+    gap_as_allocated: float  # the same, if it may allocate no more than this one does
     moment: Moment  # what limits: when the plan's memory is highest
     num_judged: int
 
@@ -84,7 +86,8 @@ class Search:
         hidden_bytes: int,
         is_modelled: bool,
     ) -> None:
-        """`sketch` gets a choice and a limit; beyond the limit, if there is one, any peak that is beyond it will do.
+        """`sketch` gets a choice and a limit; if there is one, any peak that is beyond it will do for what is, and what
+        is not may be somewhat too small.
         `base` is the verdict on the unplanned step, `hidden_bytes` what every plan allocates beyond the model.
 
         `is_modelled` says that the budget binds what the linear model is about, allocated bytes.
@@ -94,11 +97,11 @@ class Search:
         self._sketch = sketch
         self._hidden_bytes = hidden_bytes
         self._is_modelled = is_modelled
-        self._nothing = Choice(problem, (0,) * len(problem.class_of), 0, 0, 0)
+        self._nothing = Choice(problem, (0,) * len(problem.class_of), 0)
         self._verdicts: dict[Kept, Verdict] = {self._nothing.kept(): base}
         self._sketches: dict[Kept, tuple[Choice, int, int | None]] = {}  # with the limit that the sketch had
         self._pool: list[tuple[Choice, Verdict]] = [(self._nothing, base)]
-        self._model_ladder = ModelLadder(problem)
+        self._model_ladder = ModelLadder(problem, is_fine=is_modelled)
 
     @property
     def base(self) -> Verdict:
@@ -107,7 +110,7 @@ class Search:
     def smallest(self) -> Infeasible:
         """The smallest peak that a choice on a ladder's rung has, judged."""
         lowest = self._model_ladder.lowest
-        best = min(lowest, self._checkpointed, key=lambda c: (self._sketched(c), c.recompute_ns))
+        best = min((lowest, *self._last_resorts), key=lambda c: (self._sketched(c), c.recompute_ns))
         for ladder in self._ladders:
             for step in range(0, ladder.num_steps, ladder.stride):
                 if ladder.least_bytes(step) + self._hidden_bytes >= self._sketched(best):
@@ -160,19 +163,17 @@ class Search:
         best = self._best(budget_bytes)
         assert best is not None, "what has the smallest peak is within the budget"
         choice, verdict = best
-        gap = self._gap(choice, verdict, budget_bytes)
+        gap = self._gap(choice, verdict, budget_bytes - self._hidden_bytes)
         status: Status = "optimal" if gap <= CERTIFIED else "feasible"
         if not any(choice.options):
             status = "nothing to recompute"
         moment = choice.problem.peak(choice.options)[1]
-        return Found(choice, verdict, status, gap, moment, num_judged)
+        gap_as_allocated = min(gap, self._gap(choice, verdict, choice.peak_bytes))
+        return Found(choice, verdict, status, gap, gap_as_allocated, moment, num_judged)
 
-    def _gap(self, choice: Choice, verdict: Verdict, budget_bytes: int) -> float:
-        """What a better plan could save at most: what is reserved is no less than what is allocated."""
-        target = budget_bytes - self._hidden_bytes
-        bound_ns = recompute_bound_ns(choice.problem, target)
-        if choice.budget_bytes >= target:
-            bound_ns = max(bound_ns, choice.bound_ns)
+    def _gap(self, choice: Choice, verdict: Verdict, modelled_bytes: int) -> float:
+        """What a better plan could save at most, with a modelled peak up to this."""
+        bound_ns = recompute_bound_ns(choice.problem, modelled_bytes)
         cost_ns = choice.recompute_ns
         if choice.problem.hidden_ns:  # by the average of the blocks; the judge knows what came of it
             cost_ns = max(cost_ns, verdict.step_ns - self.base.step_ns)
@@ -187,47 +188,31 @@ class Search:
             choice = self._first_within(limit_bytes)
             if choice is None:
                 return
-            verdict = self._verdict(choice)
-            if verdict.peak_bytes <= budget_bytes:
+            quick_bytes = self._sketched(choice, limit_bytes)
+            peak_bytes = self._sketched(choice)
+            if peak_bytes <= budget_bytes:
+                peak_bytes = self._verdict(choice).peak_bytes
+            if peak_bytes <= budget_bytes:
                 return
-            limit_bytes -= max(1, verdict.peak_bytes - self._sketched(choice))
+            limit_bytes -= max(1, peak_bytes - quick_bytes)
 
     def _first_within(self, limit_bytes: int) -> Choice | None:
         """The fastest of the choices that are tried whose sketch is within the limit."""
-        if self._is_modelled:
-            choice = self._by_the_model(limit_bytes)
-            if choice is not None:
-                return choice
         best = None
         for ladder in self._ladders:
             best = self._on_ladder(ladder, limit_bytes, best) or best
-        if best is None and self._sketched(self._checkpointed, limit_bytes) <= limit_bytes:
-            return self._checkpointed
-        return best
-
-    def _by_the_model(self, limit_bytes: int) -> Choice | None:
-        """The fastest choice for the modelled limit. If its sketch leaves room, that for as much more, and so on; if
-        that is too much, that for half as much."""
-        best = None
-        target_bytes = limit_bytes - (self.base.peak_bytes - self._nothing.peak_bytes)
-        more_bytes = 0
-        for _ in range(MAX_LOOSENED):
-            choice = fastest_within(self._problem, target_bytes + more_bytes)
-            if choice is not None and self._sketched(choice) <= limit_bytes:
-                if best is None or choice.recompute_ns < best.recompute_ns:
-                    best = choice
-                target_bytes, more_bytes = target_bytes + more_bytes, limit_bytes - self._sketched(choice)
-            else:
-                more_bytes //= 2
-            if more_bytes <= (1 - CLOSE) * limit_bytes:
+        for last in self._last_resorts:
+            if best is not None and last.recompute_ns >= best.recompute_ns:
                 break
+            if self._sketched(last, limit_bytes) <= limit_bytes:
+                return last
         return best
 
     def _on_ladder(self, ladder: Ladder, limit_bytes: int, to_beat: Choice | None) -> Choice | None:
         """The highest choice within the limit that the descent finds; None if it is not faster than the other."""
         stride, last = ladder.stride, ladder.num_steps - 1
         for step in reversed(range(0, ladder.num_steps, stride)):
-            if ladder.least_bytes(step) + self._hidden_bytes > limit_bytes:
+            if not self._may_fit(ladder, step, limit_bytes):
                 continue
             next_ns = ladder.at(step + stride).recompute_ns if to_beat is not None and step + stride <= last else 0
             if to_beat is not None and next_ns >= to_beat.recompute_ns:
@@ -246,11 +231,11 @@ class Search:
 
     def _fitting(self, ladder: Ladder, step: int, limit_bytes: int) -> Choice | None:
         """The first arrangement of the step's choice whose sketch is within the limit."""
-        if ladder.least_bytes(step) + self._hidden_bytes > limit_bytes:
+        if not self._may_fit(ladder, step, limit_bytes):
             return None
         arranged = arrangements(ladder.at(step))
         choice = next(arranged)
-        too_much = int(WORTH_ARRANGING * limit_bytes)
+        too_much = int(WORTH_ARRANGING["allocated" if self._is_modelled else "reserved"] * limit_bytes)
         peak_bytes = self._sketched(choice, too_much)
         if peak_bytes <= limit_bytes:
             return choice
@@ -258,8 +243,16 @@ class Search:
             return None
         return next((choice for choice in arranged if self._sketched(choice, limit_bytes) <= limit_bytes), None)
 
+    def _may_fit(self, ladder: Ladder, step: int, limit_bytes: int) -> bool:
+        """What is reserved is no less than what is allocated; that may be somewhat less than the model says."""
+        if self._is_modelled:
+            step = max(0, step - HEADROOM_RUNGS * ladder.stride)
+        return ladder.least_bytes(step) + self._hidden_bytes <= limit_bytes
+
     @cached_property
     def _ladders(self) -> tuple[Ladder, ...]:
+        if self._is_modelled:
+            return (self._model_ladder,)
         return MeasuredLadder(self._problem, self._sketched), self._model_ladder
 
     @cached_property
@@ -267,7 +260,37 @@ class Search:
         """Every block that may be is checkpointed, the others keep least: the last resort where much is reserved."""
         last = [len(menu) - 1 for menu in self._problem.menus]
         options = tuple(last[class_index] for class_index in self._problem.class_of)
-        return Choice(self._problem, options, self._problem.recompute_ns(options), 0, 0)
+        return Choice(self._problem, options, self._problem.recompute_ns(options))
+
+    @cached_property
+    def _last_resorts(self) -> list[Choice]:
+        """What may fit where no rung does, by rising time: every block checkpointed. Where the last MiB of allocated
+        bytes decide, also what the model finds for a few MiB more than the smallest peak, every block replayed as far
+        as it goes, and that or checkpointing with some blocks as on the lowest rung."""
+        if not self._is_modelled:
+            return [self._checkpointed]
+        lowest = self._model_ladder.lowest
+        problem, least, most = lowest.problem, self._replayed.options, self._checkpointed.options
+        tied = [class_index in problem.tied for class_index in problem.class_of]
+        choices = {self._checkpointed.options, least}
+        for part in range(1, RESORTS + 1):
+            cut = len(most) * part // RESORTS
+            for rest in (most, least):
+                mixed = (*lowest.options[:cut], *rest[cut:])
+                choices.add(tuple(r if is_tied else m for r, m, is_tied in zip(rest, mixed, tied, strict=True)))
+        resorts = [Choice(problem, options, problem.recompute_ns(options)) for options in choices]
+        resorts += self._model_ladder.near_lowest
+        return sorted(resorts, key=lambda choice: (choice.recompute_ns, choice.options))
+
+    @cached_property
+    def _replayed(self) -> Choice:
+        """Every block keeps least without being checkpointed."""
+        least = [
+            min(range(len(menu)), key=lambda index, menu=menu: (menu[index].is_rerun, menu[index].kept_bytes))  # type: ignore[misc]
+            for menu in self._problem.menus
+        ]
+        options = tuple(least[class_index] for class_index in self._problem.class_of)
+        return Choice(self._problem, options, self._problem.recompute_ns(options))
 
     def _judge_best_sketch(self, budget_bytes: int) -> None:
         """After an interrupt: the fastest of what was sketched and fits."""
@@ -277,11 +300,13 @@ class Search:
         self._verdict(min(fits, key=lambda choice: choice.recompute_ns))
 
     def _sketched(self, choice: Choice, limit_bytes: int | None = None) -> int:
-        """The choice's peak; if it is beyond the limit, perhaps another beyond it."""
+        """The choice's peak, exactly if there is no limit; if it is beyond the limit, perhaps another beyond it."""
         kept = choice.kept()
         _, peak_bytes, limit = self._sketches.get(kept, (choice, -1, -1))
-        is_final = limit is None or 0 <= peak_bytes <= limit
-        if not is_final and (limit_bytes is None or peak_bytes <= limit_bytes):
+        is_known = limit is None
+        if limit is not None and limit_bytes is not None:
+            is_known = 0 <= peak_bytes <= limit or peak_bytes > limit_bytes
+        if not is_known:
             peak_bytes = self._sketch(choice, limit_bytes)
             self._sketches[kept] = choice, peak_bytes, limit_bytes
         return peak_bytes

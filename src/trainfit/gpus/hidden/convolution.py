@@ -82,7 +82,7 @@ class _Convolution:
     def _is_untold(self, problem: cudnn.Problem) -> bool:
         """Is the engine one that cuDNN offers only where there is a GPU?"""
         is_product = problem.kernel_pixels == 1 and set(problem.stride) == {1} and self.groups == 1
-        is_left_to_cublas = is_product and not cudnn.likely_form(problem).copies
+        is_left_to_cublas = is_product and cudnn.is_left_to_cublas(problem)
         return is_left_to_cublas or (self.is_depthwise and problem.item_bytes == 2)
 
     def _described(self, problem: cudnn.Problem) -> cudnn_library.Convolution:
@@ -107,6 +107,12 @@ def _as_image_setting(setting: tuple[int, ...], first: int) -> tuple[int, ...]:
     return setting if len(setting) >= _MIN_IMAGE_DIMS else (first, *setting)
 
 
+def _setting(op: Op, index: int) -> tuple[int, ...]:
+    """One number stands for all image dimensions, as in what torch makes of padding="valid"."""
+    found = integers(op.args[index])
+    return found if len(found) > 1 else found * (len(tensor_argument(op, 1).shape) - 2)
+
+
 def _agreeing(tensor: TensorRef, channels_last: bool) -> tuple[int, ...]:
     """torch's own copy of an operand in another layout than the convolution's."""
     fits = is_channels_last(tensor) if channels_last else is_contiguous(tensor)
@@ -115,7 +121,7 @@ def _agreeing(tensor: TensorRef, channels_last: bool) -> tuple[int, ...]:
 
 def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     x, weight = tensor_argument(op, 0), tensor_argument(op, 1)
-    stride, padding, dilation = (integers(op.args[index]) for index in (3, 4, 5))
+    stride, padding, dilation = (_setting(op, index) for index in (3, 4, 5))
     is_transposed, groups = bool(op.args[6]), integers(op.args[8])[0]
     y_shape = _transposed_shape(op) if is_transposed else _output_shape(x, weight, stride, padding, dilation)
     conv = _Convolution(x, weight, y_shape, stride, padding, dilation, groups, is_transposed)
@@ -137,7 +143,7 @@ def _output_shape(
 
 def _transposed_shape(op: Op) -> tuple[int, ...]:
     x, weight = tensor_argument(op, 0), tensor_argument(op, 1)
-    stride, padding, dilation, extra = (integers(op.args[index]) for index in (3, 4, 5, 7))
+    stride, padding, dilation, extra = (_setting(op, index) for index in (3, 4, 5, 7))
     groups = integers(op.args[8])[0]
     pixels = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, extra, strict=True)
     sizes = ((n - 1) * s - 2 * p + d * (k - 1) + e + 1 for n, k, s, p, d, e in pixels)
@@ -150,7 +156,7 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     mask = op.args[10]
     wants_input, wants_weight, wants_bias = mask if isinstance(mask, tuple | list) else (True, True, False)
     groups, is_transposed = integers(op.args[9])[0], bool(op.args[7])
-    stride, padding, dilation = (integers(op.args[index]) for index in (4, 5, 6))
+    stride, padding, dilation = (_setting(op, index) for index in (4, 5, 6))
     conv = _Convolution(x, weight, gradient.shape, stride, padding, dilation, groups, is_transposed)
     layout = conv.is_channels_last
     before = (*_agreeing(gradient, layout), *_agreeing(x, layout))

@@ -2,11 +2,12 @@
 
 In: a `Problem`, one pass of one convolution as cuDNN sees it. Out: `workspace_bytes`. Two steps:
 * Which form a workspace has depends on the engine that cuDNN's heuristics put first (torch runs that one:
-  Conv_v8.cpp). The heuristics are a model inside the library; `cudnn_plans.json` is a decision tree per pass and
-  precision that imitates them, fitted to what cuDNN 9.19 itself proposes on an H200 for random convolutions
-  (benchmarks/probe_convolutions.py; benchmarks/fit_convolutions.py, which prints the shares of unseen shapes that come
-  out exact: the file's "accuracy"). The shapes were drawn, not taken from networks of ours, though common ones may
-  coincide. Other GPUs are taken to choose alike.
+  Conv_v8.cpp). The heuristics are a model inside the library; `cudnn_plans.npz` has five decision trees per pass and
+  precision that imitate them, of which the middle counts. They were fitted to what cuDNN 9.19 itself proposes for an
+  H200 (benchmarks/probe_convolutions.py; fit_convolutions.py): 587,000 passes of random convolutions and of those of
+  public architectures, with batch, precision and layout drawn, asked without a GPU, and 305,000 products, asked on one.
+  The file's "accuracy" has the shares of unseen shapes that come out right; the measured models' own convolutions are
+  among the unseen. Other GPUs are taken to choose alike.
 * How large a form is follows from the shapes, by the formulas below. Kernels read channels-last, so operands in the
   usual layout are copied; channels are padded to 16 bytes. Products are cut into tiles; where the last wave of tiles
   does not fill the GPU, its tiles are cut along the sum, and the partial tiles are kept in fp32.
@@ -14,7 +15,9 @@ In: a `Problem`, one pass of one convolution as cuDNN sees it. Out: `workspace_b
 
 from __future__ import annotations
 
+import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -237,15 +240,43 @@ def _most_splits(num_steps: int, is_half: bool, is_one_wave: bool) -> int:
     return next((most for steps, most in tiers if num_steps >= steps), 0)
 
 
-@cache
-def _plans() -> dict[str, Any]:
-    plans: dict[str, Any] = json.loads((files(__package__) / "cudnn_plans.json").read_text())
-    return plans
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """Nodes level by level; the children of a node are neighbours."""
+
+    feature: Sequence[int]  # -1 at a leaf
+    value: Sequence[int]  # threshold, or at a leaf the number of a form
+    first_child: Sequence[int]
+
+    @staticmethod
+    def of(feature: Any, value: Any) -> Tree:
+        """The n-th node with children has nodes 2n + 1 and 2n + 2."""
+        return Tree(feature.tolist(), value.tolist(), (2 * (feature >= 0).cumsum() - 1).tolist())
+
+    def form_number(self, features: Sequence[int]) -> int:
+        node = 0
+        while (asked := self.feature[node]) >= 0:
+            node = self.first_child[node] + (features[asked] > self.value[node])
+        return self.value[node]
 
 
 @cache
-def _form(text: str) -> Form:
-    return Form.parse(text)
+def _stored() -> Any:
+    import numpy as np
+
+    return np.load(io.BytesIO((files(__package__) / "cudnn_plans.npz").read_bytes()))
+
+
+@cache
+def _forms() -> tuple[Form, ...]:
+    return tuple(map(Form.parse, json.loads(str(_stored()["about"]))["forms"]))
+
+
+@cache
+def _trees(name: str) -> tuple[Tree, ...]:
+    stored = _stored()
+    numbers = range(json.loads(str(stored["about"]))["trees"])
+    return tuple(Tree.of(*(stored[f"{name}/{number}/{part}"] for part in ("feature", "value"))) for number in numbers)
 
 
 def family(problem: Problem) -> str:
@@ -258,22 +289,23 @@ def tree_name(problem: Problem) -> str:
     return f"{family(problem)}, product" if is_product else family(problem)
 
 
-def likely_form(problem: Problem) -> Form:
-    """The form of the workspace of the plan that cuDNN probably puts first."""
-    plans = _plans()
-    tree = plans["trees"][tree_name(problem)]
-    features = problem.features()
-    node = 0
-    while (feature := tree["feature"][node]) >= 0:
-        # children are neighbours
-        node = tree["next"][node] + (features[feature] > tree["threshold"][node])
-    return _form(plans["forms"][tree["next"][node]])
+def is_left_to_cublas(problem: Problem) -> bool:
+    """Is a product probably computed without copies, as cuBLASLt does?"""
+    numbers = [tree.form_number(problem.features()) for tree in _trees(tree_name(problem))]
+    return 2 * sum(not _forms()[number].copies for number in numbers) > len(numbers)
 
 
 def workspace_bytes(problem: Problem, num_sms: int) -> int:
     if _has_depthwise_engine(problem):
         return _depthwise_bytes(problem)
-    return likely_form(problem).workspace_bytes(problem, num_sms)
+    return middle_bytes(problem, _trees(tree_name(problem)), _forms(), num_sms)
+
+
+def middle_bytes(problem: Problem, trees: Sequence[Tree], forms: Sequence[Form], num_sms: int) -> int:
+    """The median of what an odd number of trees say, so that one that errs does not count."""
+    features = problem.features()
+    found = (forms[tree.form_number(features)].workspace_bytes(problem, num_sms) for tree in trees)
+    return sorted(found)[len(trees) // 2]
 
 
 def _has_depthwise_engine(problem: Problem) -> bool:

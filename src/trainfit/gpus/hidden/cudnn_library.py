@@ -6,7 +6,8 @@ fallback list; engines that lower the precision of fp32 inputs are left out). No
 The library is that of torch's CUDA builds (package nvidia.cudnn, 9.8 and later, which plans for GPUs described in
 JSON). Only descriptors are made: no driver is asked, nothing runs. On a machine without a GPU cuBLASLt's and the FFT's
 engines say that they are not supported; apart from them engine and knobs were those of the GPU's own handle for all
-1,881 passes that were compared (H200, cuDNN 9.19, benchmarks/probe_convolutions.py). Other GPUs were not compared.
+1,881 passes that were compared (H200, cuDNN 9.19, benchmarks/probe_convolutions.py, which asks a GPU's own handle by
+the same `plans`). Other GPUs were not compared.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -27,21 +28,10 @@ Pass = Literal["output", "input gradient", "weight gradient"]
 _FIRST_VERSION = 90800
 _DATA_TYPES = {"float32": 0, "float16": 2, "bfloat16": 9}
 # cudnn_graph.h: types of attributes, and kinds of descriptors
-_DATA_TYPE, _INT64, _FLOAT, _CONVOLUTION_MODE, _HEURISTIC_MODE, _KNOB_TYPE, _NOTE, _DESCRIPTOR = (
-    1,
-    3,
-    4,
-    7,
-    8,
-    9,
-    11,
-    15,
-)
-_CHAR = 24
-_CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN, _KNOB_CHOICE, _GRAPH, _TENSOR, _DEVICE = (
-    *(1, 2, 3, 4, 5, 7, 15, 17),
-    38,
-)
+HANDLE, _DATA_TYPE, _INT64, _FLOAT, _CONVOLUTION_MODE, _HEURISTIC_MODE, _KNOB_TYPE = 0, 1, 3, 4, 7, 8, 9
+_NOTE, _DESCRIPTOR, _CHAR = 11, 15, 24
+_CONVOLUTION, _ENGINE, _ENGINE_CONFIG, _HEURISTICS, _PLAN, _KNOB_CHOICE = 1, 2, 3, 4, 5, 7
+_GRAPH, _TENSOR, _DEVICE = 15, 17, 38
 # kind of the operation, and its attributes: convolution, x, w, y, alpha, beta
 _OPERATIONS: dict[Pass, tuple[int, tuple[int, ...]]] = {
     "output": (10, (702, 704, 703, 705, 700, 701)),
@@ -57,6 +47,8 @@ _C_TYPES: dict[int, Any] = {
     _INT64: ctypes.c_int64,
     _FLOAT: ctypes.c_float,
     _DESCRIPTOR: ctypes.c_void_p,
+    HANDLE: ctypes.c_void_p,
+    _CHAR: ctypes.c_char,
 }
 # By compute capability: shared memory per block (opt-in), threads and blocks per multiprocessor (CUDA's programming
 # guide, table of technical specifications).
@@ -93,50 +85,80 @@ class Plan:
     workspace_bytes: int
 
 
+class CudnnError(RuntimeError):
+    """cuDNN refused."""
+
+
 def is_installed() -> bool:
-    return _library() is not None
+    return library() is not None
 
 
 def version() -> int:
     """Of the library, as in 91900; 0 where there is none."""
-    library = _library()
-    return 0 if library is None else int(library.cudnnGetVersion())
+    loaded = library()
+    return 0 if loaded is None else int(loaded.cudnnGetVersion())
 
 
 @lru_cache(maxsize=4096)
 def first_plan(convolution: Convolution, kind: Pass, gpu: Gpu) -> Plan | None:
-    library = _library()
-    device = _device(gpu) if library is not None else None
+    loaded = library()
+    target = described_target(gpu) if loaded is not None else None
+    if target is None:
+        return None
+    try:
+        return next(plans(loaded, convolution, kind, target), None)
+    except CudnnError:  # a convolution that cuDNN does not know, as one of an empty batch
+        return None
+
+
+_Attribute = tuple[int, int, Sequence[Any]]  # name, type, values
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who would run the plans, as the attributes that say so to a graph, to the heuristics, and to a plan."""
+
+    graph: tuple[_Attribute, ...]
+    heuristics: tuple[_Attribute, ...]
+    plan: tuple[_Attribute, ...]
+
+
+def described_target(gpu: Gpu) -> Target | None:
+    device = _device(gpu)
     if device is None:
         return None
-    with _Descriptors(library) as made:
-        graph = _graph(made, convolution, kind)
+    return Target((), ((204, _DESCRIPTOR, [device]),), ((407, _DESCRIPTOR, [device]),))
+
+
+def plans(loaded: Any, convolution: Convolution, kind: Pass, target: Target) -> Iterator[Plan]:
+    """Those that can be built, in cuDNN's order: the heuristics' list, or the fallbacks if it has none."""
+    with Descriptors(loaded) as made:
+        graph = _graph(made, convolution, kind, target)
         for mode in (_INSTANT, _FALLBACK):
-            heuristics = made.finalized(
-                _HEURISTICS,
+            asked: tuple[_Attribute, ...] = (
                 (201, _DESCRIPTOR, [graph]),
                 (200, _HEURISTIC_MODE, [mode]),
-                (204, _DESCRIPTOR, [device]),
+                *target.heuristics,
             )
+            heuristics = made.finalized(_HEURISTICS, *asked)
+            has_any = False
             for config in made.descriptors_of(heuristics, 202, _ENGINE_CONFIG, _MOST_CONFIGS):
-                plan = _plan(made, config, device, convolution.dtype)
+                plan = _plan(made, config, target, convolution.dtype)
                 if plan is not None:
-                    return plan
-    return None
+                    has_any = True
+                    yield plan
+            if has_any:
+                return
 
 
-class _CudnnError(RuntimeError):
-    pass
-
-
-class _Descriptors:
+class Descriptors:
     """Descriptors that go when the block ends."""
 
     def __init__(self, library: Any) -> None:
         self._library = library
         self._made: list[ctypes.c_void_p] = []
 
-    def __enter__(self) -> _Descriptors:
+    def __enter__(self) -> Descriptors:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -145,7 +167,7 @@ class _Descriptors:
 
     def _check(self, status: int) -> None:
         if status:
-            raise _CudnnError(self._library.cudnnGetErrorString(status).decode())
+            raise CudnnError(self._library.cudnnGetErrorString(status).decode())
 
     def new(self, kind: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -153,7 +175,7 @@ class _Descriptors:
         self._made.append(made)
         return made
 
-    def finalized(self, kind: int, *attributes: tuple[int, int, Sequence[Any]]) -> ctypes.c_void_p:
+    def finalized(self, kind: int, *attributes: _Attribute) -> ctypes.c_void_p:
         """A descriptor with these (name, type, values)."""
         descriptor = self.new(kind)
         for name, value_type, values in attributes:
@@ -191,7 +213,7 @@ class _Descriptors:
         return list(array[: min(count.value, len(array))])
 
 
-def _graph(made: _Descriptors, convolution: Convolution, kind: Pass) -> ctypes.c_void_p:
+def _graph(made: Descriptors, convolution: Convolution, kind: Pass, target: Target) -> ctypes.c_void_p:
     x, weight, y = (
         made.finalized(
             _TENSOR,
@@ -216,7 +238,7 @@ def _graph(made: _Descriptors, convolution: Convolution, kind: Pass) -> ctypes.c
     descriptor, names = _OPERATIONS[kind]
     operands = ((name, _DESCRIPTOR, [one]) for name, one in zip(names, (described, x, weight, y), strict=False))
     operation = made.finalized(descriptor, *operands, (names[4], _FLOAT, [1.0]), (names[5], _FLOAT, [0.0]))
-    return made.finalized(_GRAPH, (801, _DESCRIPTOR, [operation]))
+    return made.finalized(_GRAPH, (801, _DESCRIPTOR, [operation]), *target.graph)
 
 
 def _strides(shape: Sequence[int], channels_last: bool) -> list[int]:
@@ -228,15 +250,15 @@ def _strides(shape: Sequence[int], channels_last: bool) -> list[int]:
     return found
 
 
-def _plan(made: _Descriptors, config: ctypes.c_void_p, device: ctypes.c_void_p, dtype: str) -> Plan | None:
+def _plan(made: Descriptors, config: ctypes.c_void_p, target: Target, dtype: str) -> Plan | None:
     """None for what torch leaves out or cuDNN cannot build."""
     engine = made.descriptors_of(config, 300, _ENGINE, 1)[0]
     notes = made.numbers_of(engine, 1303, _NOTE, _MOST_NOTES)
     if dtype == "float32" and _DOWN_CONVERTS_INPUTS in notes:
         return None
     try:
-        plan = made.finalized(_PLAN, (407, _DESCRIPTOR, [device]), (401, _DESCRIPTOR, [config]))
-    except _CudnnError:
+        plan = made.finalized(_PLAN, *target.plan, (401, _DESCRIPTOR, [config]))
+    except CudnnError:
         return None
     choices = made.descriptors_of(config, 302, _KNOB_CHOICE, _MOST_KNOBS)
     knobs = [(made.numbers_of(c, 600, _KNOB_TYPE, 1)[0], made.numbers_of(c, 601, _INT64, 1)[0]) for c in choices]
@@ -246,19 +268,19 @@ def _plan(made: _Descriptors, config: ctypes.c_void_p, device: ctypes.c_void_p, 
 
 
 @cache
-def _library() -> Any:
+def library() -> Any:
     """cuDNN, or None where it is not installed or too old. Linux only, as are the packages."""
     if not sys.platform.startswith("linux"):
         return None
     try:
         # Without cuBLASLt cuDNN does not fail but abort, so that one is loaded first.
         _load(("nvidia.cu13", "nvidia.cublas"), "libcublasLt.so.*")
-        library = _load(("nvidia.cudnn",), "libcudnn.so.9")
+        loaded = _load(("nvidia.cudnn",), "libcudnn.so.9")
     except OSError:
         return None
-    library.cudnnGetErrorString.restype = ctypes.c_char_p
-    library.cudnnGetVersion.restype = ctypes.c_size_t
-    return library if library.cudnnGetVersion() >= _FIRST_VERSION else None
+    loaded.cudnnGetErrorString.restype = ctypes.c_char_p
+    loaded.cudnnGetVersion.restype = ctypes.c_size_t
+    return loaded if loaded.cudnnGetVersion() >= _FIRST_VERSION else None
 
 
 def _load(packages: Sequence[str], name: str) -> ctypes.CDLL:
@@ -307,4 +329,4 @@ def _device(gpu: Gpu) -> ctypes.c_void_p | None:
         "maxBlockSize": [1024, 1024, 64],
         "maxGridSize": [2**31 - 1, 65535, 65535],
     }
-    return _Descriptors(_library()).device(json.dumps(described))
+    return Descriptors(library()).device(json.dumps(described))

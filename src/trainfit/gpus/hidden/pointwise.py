@@ -133,7 +133,12 @@ def _sort(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _grouped_mm(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Problem sizes and pointers per group, and tensor maps per multiprocessor (GroupMM.cu)."""
+    """Problem sizes and pointers per group, and tensor maps per multiprocessor (GroupMM.cu).
+
+    Other precisions and GPUs multiply group by group, straight into the result (GroupedMMUtils.h's fallback).
+    """
+    if tensor_argument(op, 0).dtype != "bfloat16" or gpu.compute_capability not in ((9, 0), (10, 0)):
+        return ()
     offsets = argument(op, 2, "offs", None)
     groups = offsets.numel if isinstance(offsets, TensorRef) else tensor_argument(op, 1).shape[0]
     return (60 * groups, 512 * gpu.num_sms)

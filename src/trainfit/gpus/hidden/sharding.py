@@ -1,7 +1,8 @@
 """FSDP2's copies around its collectives: the tables of addresses and sizes that their kernels read.
 
 Source: TensorShape.cu. Both kernels get their tables in one int64 buffer, which is freed right after the launch. They
-are those for dense tensors of one dtype (or bfloat16 gradients that become float32); FSDP2 calls them with no others.
+are those for dense tensors of one dtype (or bfloat16 gradients that become float32); FSDP2 calls them with no others,
+and from torch 2.15 on once for each dtype where a unit has several.
 """
 
 from __future__ import annotations
@@ -31,16 +32,20 @@ def _split_copy(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _chunk_cat(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Per tensor an address, four sizes and two running sums (which start with a 0), per block its tensor."""
+    """Per tensor an address, four sizes and two running sums (which start with a 0), per block its tensor; a table for
+    each dtype, one after the other."""
     tensors, _, num_chunks = op.args[:3]
     out = dict(op.kwargs)["out"]
     if not isinstance(tensors, tuple) or not isinstance(num_chunks, int) or not isinstance(out, TensorRef):
         raise ValueError(f"{op.name} should have a list of tensors, a dimension, a number of chunks and an output")
-    num_blocks = sum(
-        ceil_div(ceil_div(t.shape[0], num_chunks) * prod(t.shape[1:]) * item_bytes(out.dtype), _TILE_BYTES)
-        for t in tensors
-    )
-    return (_INT64_BYTES * (6 * len(tensors) + 2 + num_blocks),)
+    steps: list[int] = []
+    for dtype in dict.fromkeys(t.dtype for t in tensors):
+        shapes = [t.shape for t in tensors if t.dtype == dtype]
+        part_bytes = (ceil_div(rows, num_chunks) * prod(rest) * item_bytes(out.dtype) for rows, *rest in shapes)
+        num_blocks = sum(ceil_div(size, _TILE_BYTES) for size in part_bytes)
+        nbytes = _INT64_BYTES * (6 * len(shapes) + 2 + num_blocks)
+        steps += [nbytes, -nbytes]
+    return tuple(steps[:-1])
 
 
 def _threads_per_sm(gpu: Gpu) -> int:
@@ -53,4 +58,5 @@ def _threads_per_sm(gpu: Gpu) -> int:
 RULES: dict[str, Rule] = {
     "fsdp.split_with_sizes_copy.default": _split_copy,
     "fsdp.chunk_cat.default": _chunk_cat,
+    "fsdp.chunk_cat_mixed_dtype.default": _chunk_cat,
 }

@@ -1,0 +1,150 @@
+"""`reduce_samples`: a calibration's raw samples become the tables that the rules look up.
+
+In: the GPU and the samples. Out: per rule points (coordinates, ratio of measured to ideal time), in JSON's terms; and
+beside a rule's table, where its ops launch several kernels, how many they launch and how many run at once.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trainfit.cost.classify import ROOFLINE, works
+from trainfit.cost.described import read_op
+from trainfit.cost.interpolate import Table
+from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Phase
+
+_POWER_LIMITED = ("mm bfloat16", "mm float16", "addmm bfloat16", "addmm float16")
+"""Products that draw so much power that the clock sags after a stretch of them; it never rises above its own speed."""
+_COMPUTING = ("mm ", "addmm ", "bmm ", "baddbmm ", "_grouped_mm ", "attention ", "convolution ", "_cudnn_rnn")
+"""Ops whose kernels a library chooses: a larger one may be faster (some of cuDNN's grouped convolutions by a factor of
+nine), so their times stay as measured."""
+_NO_OVERLAP = 1.03
+"""Kernels on one stream overlap by as much where one begins while the last blocks of another run."""
+_FEW_LAUNCHES = 2
+"""Where no op launches more kernels, the second one (a partial sum's) is not worth a table."""
+
+Points = list[list[float]]
+
+
+class Reduced(NamedTuple):
+    """What samples become, by rule, in JSON's terms."""
+
+    tables: dict[str, Points]
+    """(coordinates, ratio of measured to ideal time)."""
+    lines: dict[str, Points]
+    """(coordinates, nanoseconds), for ops that are larger by their bytes alone."""
+
+
+def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
+    """Tables and lines."""
+    found: dict[str, dict[tuple[float, ...], list[_Measured]]] = {}
+    by_bytes = set()
+    for sample in samples:
+        outputs = [output for output in sample["outputs"] if output]
+        op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
+        work = next(iter(works(op, gpu.num_sms)), None)
+        if work is None or work.rule == ROOFLINE:
+            continue
+        # In a step operands come from memory and the cache is full of what earlier ops wrote, which must go first. Cold
+        # runs pay the one and warm runs the other; where both matter, in ops that only move bytes, take the worse.
+        time_ns = sample["cold_ns"] if work.flops else max(sample["warm_ns"], sample["cold_ns"])
+        place = tuple(round(value, 2) for value in work.coordinates)
+        overlap = sample["overlap"]
+        launches = sample["num_kernels"] if work.kernels == 1 else 1  # a rule that counts them needs no table
+        measured = _Measured(time_ns / overlap, work.ideal_ns(gpu), overlap, launches)
+        found.setdefault(work.rule, {}).setdefault(place, []).append(measured)
+        if work.is_by_bytes:
+            by_bytes.add(work.rule)
+    found = dict(sorted(found.items()))
+    tables = {rule: _points(rule, points) for rule, points in found.items() if rule not in by_bytes}
+    lines = {rule: _lines(points) for rule, points in found.items() if rule in by_bytes}
+    return Reduced(tables | _kernels(found), lines)
+
+
+def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -> dict[str, Points]:
+    """How many kernels overlap, and how many there are, for rules where it matters."""
+    tables: dict[str, Points] = {}
+    for rule, points in found.items():
+        overlaps = {place: runs[-1].overlap for place, runs in points.items()}
+        if max(overlaps.values()) > _NO_OVERLAP:
+            tables[overlap_table(rule)] = [[*map(_short, place), overlaps[place]] for place in sorted(overlaps)]
+        if max(run.launches for runs in points.values() for run in runs) > _FEW_LAUNCHES:
+            tables[launch_table(rule)] = [
+                [*map(_short, place), max(1, statistics.median_low(run.launches for run in points[place]))]
+                for place in sorted(points)
+            ]
+    return tables
+
+
+def _lines(found: Mapping[tuple[float, ...], list[_Measured]]) -> Points:
+    """Times along each line made to rise: where more bytes were measured to take less time, all take the mean."""
+    lines: dict[tuple[float, ...], list[tuple[float, float]]] = {}
+    for (size, *others), runs in sorted(found.items()):
+        time_ns = sorted(runs)[len(runs) // 2].time_ns
+        if time_ns > 0:
+            lines.setdefault(tuple(others), []).append((size, time_ns))
+    return [
+        [_short(size), *map(_short, others), round(time_ns)]
+        for others, line in lines.items()
+        for (size, _), time_ns in zip(line, rising([time_ns for _, time_ns in line]), strict=True)
+    ]
+
+
+def overlap_table(rule: str) -> str:
+    """The table that says how many kernels of such an op run at once."""
+    return f"{rule} overlap"
+
+
+def launch_table(rule: str) -> str:
+    """The table that says how many kernels such an op launches."""
+    return f"{rule} launches"
+
+
+class _Measured(NamedTuple):
+    time_ns: float
+    ideal_ns: float
+    overlap: float
+    launches: int
+
+
+def _points(rule: str, found: Mapping[tuple[float, ...], list[_Measured]]) -> list[list[float]]:
+    middle = {place: sorted(runs)[len(runs) // 2] for place, runs in sorted(found.items())}
+    if not rule.startswith(_COMPUTING):
+        middle = _never_faster_when_larger(middle)
+    table = Table(tuple((place, run.time_ns / run.ideal_ns) for place, run in middle.items() if run.time_ns > 0))
+    if rule.startswith(_POWER_LIMITED) and len(table.points) > 1:
+        table = table.without_sags()
+    return [[*map(_short, place), _short(float(f"{ratio:.4g}"))] for place, ratio in table.points]
+
+
+def _never_faster_when_larger(points: dict[tuple[float, ...], _Measured]) -> dict[tuple[float, ...], _Measured]:
+    """Times along each size made to rise: where a larger op was measured to be faster, both take the mean."""
+    points = dict(points)
+    for axis in range(len(next(iter(points)))):
+        lines: dict[tuple[float, ...], list[tuple[float, ...]]] = {}
+        for place in points:
+            lines.setdefault(place[:axis] + place[axis + 1 :], []).append(place)
+        for line in lines.values():
+            line.sort(key=lambda place: points[place].ideal_ns)
+            for place, time_ns in zip(line, rising([points[place].time_ns for place in line]), strict=True):
+                points[place] = points[place]._replace(time_ns=time_ns)
+    return points
+
+
+def rising(values: Sequence[float]) -> list[float]:
+    """The nearest sequence that never falls: neighbours that do are replaced by their mean, again and again."""
+    pools: list[tuple[float, int]] = []
+    for value in values:
+        mean, size = value, 1
+        while pools and pools[-1][0] > mean:
+            other, count = pools.pop()
+            mean, size = (mean * size + other * count) / (size + count), size + count
+        pools.append((mean, size))
+    return [mean for mean, size in pools for _ in range(size)]
+
+
+def _short(value: float) -> float:
+    return int(value) if value == int(value) else value

@@ -1,0 +1,204 @@
+"""More work never takes less time: more bytes, deeper products, larger steps, slower GPUs; and where it does."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from priced_ops import H200, SIMPLE_GPU, mm, ns_of, op
+from trainfit._time_estimate import TimeEstimate, time_step
+from trainfit.cost import datasheet_pricing, price_ops, price_with, pricing_for
+from trainfit.cost.classify import works
+from trainfit.cost.lines import Lines
+from trainfit.cost.reduce import rising
+from trainfit.cost.work import streaming_ns
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.records import Op
+from trainfit.step import Step
+from trainfit.targets import resolve
+from trainfit.trace import trace_step
+
+BY_BYTES: dict[str, tuple[list[object], list[str]]] = {
+    "aten.add.Tensor": (["2*T[{0},{1}]"], ["T[{0},{1}]"]),
+    "aten.add_.Tensor": (["T[{0},{1}]", "T[{1}]"], ["T[{0},{1}]"]),
+    "aten.mul.Tensor": (["T[{0},{1}]", "T[{0},1]"], ["T[{0},{1}]"]),
+    "aten.gelu.default": (["T[{0},{1}]"], ["T[{0},{1}]"]),
+    "aten.silu_backward.default": (["2*T[{0},{1}]"], ["T[{0},{1}]"]),
+    "aten.native_dropout.default": (["T[{0},{1}]", 0.1, True], ["T[{0},{1}]", "bool[{0},{1}]"]),
+    "aten._to_copy.default": (["T[{0},{1}]"], ["float32[{0},{1}]"]),
+    "aten.clone.default": (["T[{0},{1}]{{1,{0}}}"], ["T[{0},{1}]"]),
+    "aten.copy_.default": (["2*T[{0},{1}]"], ["T[{0},{1}]"]),
+    "aten.zeros_like.default": (["T[{0},{1}]"], ["T[{0},{1}]"]),
+    "aten.cat.default": ([["T[{0},{1}]", "T[{0},{1}]"], 0], ["T[{0}0,{1}]"]),
+    "aten.embedding.default": (["T[50000,{1}]", "int64[{0}]"], ["T[{0},{1}]"]),
+    "aten.index_select.default": (["T[50000,{1}]", 0, "int64[{0}]"], ["T[{0},{1}]"]),
+    "aten.slice_backward.default": (["T[{0},{1}]", ["{0}0", "{1}"], 0, 0, 9, 1], ["T[{0}0,{1}]"]),
+    "aten.constant_pad_nd.default": (["T[{0},{1}]", [0, 1]], ["T[{0},{1}]"]),
+    "mylib.unknown.default": (["T[{0},{1}]"], ["T[{0},{1}]"]),
+}
+"""Ops that are larger by their bytes alone, on a matrix of type T."""
+
+
+def rows_of(name: str, rows: int, columns: int, dtype: str = "bfloat16") -> Op:
+    """Such an op on so many rows and columns."""
+
+    def filled(value: object) -> object:
+        if isinstance(value, list):
+            return [filled(item) for item in value]
+        return value.replace("T[", f"{dtype}[").format(rows, columns) if isinstance(value, str) else value
+
+    args, outputs = BY_BYTES[name]
+    return op(name, [filled(arg) for arg in args], [filled(out) for out in outputs])
+
+
+TILES = st.integers(1, 64).map(lambda count: 128 * count)
+SIZES = st.floats(0, 15).map(lambda doublings: round(2**doublings))
+SHARE = st.floats(0.2, 1.0)
+
+
+@given(st.sampled_from(sorted(BY_BYTES)), TILES, TILES, TILES, SHARE, SHARE, SHARE, SHARE)
+@settings(deadline=None, max_examples=60)
+def test_a_slower_gpu_is_never_faster(
+    name: str, rows: int, columns: int, depth: int, bf16: float, fp32: float, bandwidth: float, cache: float
+) -> None:
+    slow = dataclasses.replace(
+        H200,
+        bf16_tflops=H200.bf16_tflops and H200.bf16_tflops * bf16,
+        fp32_tflops=H200.fp32_tflops * fp32,
+        dram_gb_per_s=H200.dram_gb_per_s * bandwidth,
+        l2_bytes=round(H200.l2_bytes * cache),
+    )
+    ops = [rows_of(name, rows, columns), mm(rows, columns, depth), mm(rows, columns, depth, "float32")]
+    fast_ns, slow_ns = ([cost.time_ns for cost in price_with(ops, datasheet_pricing(gpu))] for gpu in (H200, slow))
+    assert all(fast <= slower for fast, slower in zip(fast_ns, slow_ns, strict=True))
+
+
+@given(
+    st.sampled_from(sorted(BY_BYTES)), SIZES, SIZES, st.integers(1, 3000), st.sampled_from(["bfloat16", "float32"]),
+    st.sampled_from(["h200", "h100-80gb", "a100-80gb", "l4"]),
+)  # fmt: skip
+@settings(deadline=None, max_examples=400)
+def test_more_rows_of_what_is_larger_by_its_bytes_never_take_less_time(
+    name: str, rows: int, columns: int, more: int, dtype: str, gpu: str
+) -> None:
+    few, many = (rows_of(name, count, columns, dtype) for count in (rows + 1, rows + 1 + more))
+    assert [work.rule for work in works(few, 132)] == [work.rule for work in works(many, 132)]
+    assert ns_of(few, find_gpu(gpu)) <= ns_of(many, find_gpu(gpu))
+
+
+@given(TILES, TILES, TILES, st.sampled_from(["bfloat16", "float32"]))
+@settings(deadline=None, max_examples=60)
+def test_a_deeper_product_and_one_that_is_larger_all_around_never_take_less_time(
+    rows: int, columns: int, depth: int, dtype: str
+) -> None:
+    once = ns_of(mm(rows, columns, depth, dtype))
+    assert once < ns_of(mm(rows, columns, 2 * depth, dtype))
+    assert once < ns_of(mm(2 * rows, 2 * columns, 2 * depth, dtype))
+
+
+# 2 us at 2^10 bytes, 4 us at 2^12 (of one byte per element); 8 us at 2^12 of two.
+LINES = Lines.of([(10.0, 0.0, 2000), (12.0, 0.0, 4000), (12.0, 1.0, 8000)], SIMPLE_GPU)
+
+
+def test_a_line_gives_what_was_measured_and_follows_the_ideal_elsewhere() -> None:
+    def time_ns(size: float) -> float:
+        return LINES.ratio((size, 0.0)) * (1000 + 2**size)
+
+    assert time_ns(10.0) == pytest.approx(2000, rel=1e-4)
+    assert time_ns(12.0) == pytest.approx(4000, rel=1e-4)
+    assert time_ns(14.0) == pytest.approx(4000 * (1000 + 2**14) / (1000 + 2**12), rel=1e-4)
+    assert time_ns(8.0) == pytest.approx(2000 * (1000 + 2**8) / (1000 + 2**10), rel=1e-4)
+    # The ideal is 2024 and 5096; half way between the ratios 2000 / 2024 and 4000 / 5096 it is 3048.
+    assert time_ns(11.0) == pytest.approx(3048 * (2000 / 2024 * 4000 / 5096) ** 0.5, rel=1e-4)
+
+
+def test_between_lines_the_nearer_one_counts_more_and_the_one_of_more_points() -> None:
+    ideal_ns = 1000 + 2**12
+    assert LINES.ratio((12.0, 0.5)) * ideal_ns == pytest.approx(4000 * 2 ** (1 / 3), rel=1e-4)  # two points to one
+    assert LINES.ratio((12.0, 1.0)) * ideal_ns == pytest.approx(8000, rel=1e-3)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 2), st.integers(1, 10**6)), min_size=1, max_size=12),
+    st.floats(0, 34), st.floats(0, 4), st.floats(0, 3),
+)  # fmt: skip
+@settings(deadline=None)
+def test_along_lines_through_any_points_that_rise_more_bytes_never_take_less_time(
+    points: list[tuple[int, int, int]], size: float, more: float, other: float
+) -> None:
+    rows = {(size, other): time_ns for size, other, time_ns in points}
+    risen = []
+    for line in range(3):
+        sizes = sorted(size for size, other in rows if other == line)
+        times = rising([rows[size, line] for size in sizes])
+        risen += [(float(size), float(line), time_ns) for size, time_ns in zip(sizes, times, strict=True)]
+    lines = Lines.of(risen, SIMPLE_GPU)
+    small_ns, large_ns = (lines.ratio((at, other)) * streaming_ns(2**at, SIMPLE_GPU) for at in (size, size + more))
+    assert small_ns <= large_ns * (1 + 1e-9)
+
+
+def test_an_op_that_was_measured_to_be_faster_than_a_smaller_one_is_priced_so() -> None:
+    # The backward pass of wav2vec2's position convolution over 3 sequences of 499 takes the H200 40.4 ms, and
+    # over 6 of them 4.4 ms, since cuDNN takes others from 4 on: prices that never fall would be wrong by a factor of 3.
+    def backward(batch: int) -> Op:
+        weight, rest = "bfloat16[768,48,128]", [[768], [1], [64], [1], False, [0], 16, [True, True, True]]
+        args: list[object] = [f"bfloat16[{batch},768,500]", f"bfloat16[{batch},768,499]", weight, *rest]
+        return op("aten.convolution_backward.default", args, [f"bfloat16[{batch},768,499]", weight, "bfloat16[768]"])
+
+    three, six = (cost.kernel_ns for cost in price_ops([backward(3), backward(6)], H200))
+    assert three == pytest.approx(40_369_643, rel=0.01)
+    assert six == pytest.approx(4_380_266, rel=0.01)
+
+
+# ---- Whole steps -----------------------------------------------------------------------------------------------------
+
+GPUS_BY_SPEED = ("h200", "a100-80gb", "l4", "t4")
+"""Each slower than the one before in every rate of the catalogue."""
+
+
+class Block(nn.Module):
+    """A text model of one layer, as wide as it is told."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(1000, width)
+        self.layer = nn.TransformerEncoderLayer(width, 4, 4 * width, batch_first=True, dropout=0.0)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.layer(self.embed(tokens))
+        return hidden.square().mean()
+
+
+def wide(width: int) -> Step:
+    return Step(model=lambda: Block(width), batch={"tokens": torch.zeros(8, 512, dtype=torch.int64)})
+
+
+def times(steps: Sequence[Step]) -> list[list[TimeEstimate]]:
+    """By step, by GPU."""
+    traces = [trace_step(step, H200) for step in steps]
+    return [[time_step(trace, pricing_for(find_gpu(name))) for name in GPUS_BY_SPEED] for trace in traces]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        pytest.param([resolve("gpt2", batch=batch, seq=128) for batch in (1, 2, 3, 8)], id="batch"),
+        pytest.param([resolve("gpt2", batch=2, seq=seq) for seq in (96, 160, 512, 1024)], id="sequence"),
+        pytest.param([wide(width) for width in (256, 384, 512, 1024, 2048)], id="width"),
+    ],
+)
+def test_a_larger_step_is_never_faster_and_a_slower_gpu_never_either(steps: list[Step]) -> None:
+    found = times(steps)
+    for smaller, larger in itertools.pairwise(found):
+        assert all(one.step_ms <= other.step_ms for one, other in zip(smaller, larger, strict=True))
+        assert all(one.gpu_busy_ms < other.gpu_busy_ms for one, other in zip(smaller, larger, strict=True))
+    for on_gpus in found:
+        assert all(one.step_ms <= slower.step_ms for one, slower in itertools.pairwise(on_gpus))
+        assert all(one.gpu_busy_ms < slower.gpu_busy_ms for one, slower in itertools.pairwise(on_gpus))
