@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import trainfit
 from fsdp_steps import GATHER, H200, REDUCE, Model, make_step, named, ranks, refs, steady_ops, trace_of
 from trainfit.apply import apply_decisions
+from trainfit.errors import BadDecision
 from trainfit.records import BlockDecision, Category, Phase, Trace
 from trainfit.trace import trace_step
 
@@ -138,6 +139,15 @@ def test_a_model_that_shards_itself_is_gathered_as_far_ahead_as_it_says() -> Non
     assert ahead[:5] == ["gather 14", "gather 43", "gather 43", "blocks.0.up", "blocks.0.down"]
     as_usual = gathers_and_matmuls(trace_of(trainfit.FSDP(world_size=4)))
     assert ahead[5:] == ["blocks.1.up", "blocks.1.down", *as_usual[7:]]
+
+
+def test_a_model_that_is_sharded_already_is_neither_planned_nor_given_a_plan() -> None:
+    step = trainfit.Step(model=ShardsItself, batch=(torch.zeros(3, 6),))
+    message = "the model is sharded already, and a plan comes before fully_shard"
+    with trainfit.ranks(4), pytest.raises(BadDecision, match=message):
+        trainfit.plan(step, gpu="h200", budget="min")
+    with trainfit.ghost_gpu("h200"), trainfit.ranks(4), pytest.raises(BadDecision, match=message):
+        apply_decisions(ShardsItself(), {"blocks.0": BlockDecision(kept=())})
 
 
 class Adapted(nn.Module):

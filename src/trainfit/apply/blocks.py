@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from trainfit.apply.alike import likeness
+from trainfit.apply.order import refuse_sharded
 from trainfit.apply.record import record_block
 from trainfit.errors import BadDecision
 from trainfit.ghost import ghost_gpu
@@ -35,6 +36,7 @@ def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> t
     alike: dict[Any, BlockProgram] = {}
     with ghost_gpu(gpu), ranks_of_step(step):
         model = place_model(step.model).train()
+        refuse_sharded(dict(model.named_modules()))
         called = distribute(model, step).model
         modules = dict(model.named_modules())
         wanted = find_parts(model) if names is None else list(names)

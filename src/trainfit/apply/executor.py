@@ -27,6 +27,7 @@ from torch import nn
 from trainfit.apply.alike import likeness
 from trainfit.apply.compiled import NOTHING, Compiled, compile_plan
 from trainfit.apply.numbers import renumberings
+from trainfit.apply.order import refuse_sharded
 from trainfit.apply.packing import finish, num_seen
 from trainfit.apply.reading import PLAIN, Changed, write_reading
 from trainfit.apply.record import record
@@ -76,6 +77,7 @@ def apply_decisions(model: nn.Module, decisions: Mapping[str, BlockDecision], *,
     `torch.compile` and `fully_shard`. A block may be inside another: what autograd saves in it is its own affair, and
     the outer block's decision is about the rest."""
     modules = dict(model.named_modules())
+    refuse_sharded(modules)
     for name in decisions:
         if name not in modules:
             raise BadDecision(

@@ -24,9 +24,11 @@ _ends: dict[int, weakref.ref[Any]] = {}
 def known_value(ghost: torch.Tensor) -> torch.Tensor | None:
     """The values of a ghost as a CPU tensor that shares memory with the mirror, or None when they are unknown."""
     mirror = _mirrors.get(ghost.untyped_storage()._cdata)
-    if mirror is None:
+    if mirror is None and ghost.numel() > 0:
         return None
     with torch_compat.host_kernels():
+        if mirror is None:
+            return torch.empty(ghost.shape, dtype=ghost.dtype)  # nothing is all there is to know
         return mirror.view(ghost.dtype).as_strided(ghost.shape, ghost.stride(), ghost.storage_offset())
 
 

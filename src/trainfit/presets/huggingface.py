@@ -1,11 +1,15 @@
 """A Step from a transformers config file. In: the path of a config.json. Out: a `Step`; no weights are read.
 
 The model is the class that the config names in `architectures` if that has a loss we know how to feed, otherwise the
-first objective below that transformers has a class for. Weights have the config's dtype, fp32 if it names none.
+first objective below that transformers has a class for. Weights have the config's dtype, fp32 if it names none. The
+batch is what the class cannot do without: text of ordinary tokens, and pictures or sound only where it needs them.
 """
 
 from __future__ import annotations
 
+import inspect
+import math
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,15 +39,9 @@ def build(path: Path, batch: int | None, seq: int | None) -> Step:
     config.use_cache = False  # training keeps no keys and values for a next token
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = 0  # the decoder's inputs are its labels after this token; any token will do
-    batch_size = 1 if batch is None else batch
-    if model_class in _classes(transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, config):
-        if seq is not None:
-            raise UsageError(f"{path} has images as input, so --seq means nothing to it", hint="leave --seq out")
-        inputs = _image_batch(config, batch_size)
-    else:
-        tokens = torch.empty(batch_size, _sequence_length(config, path, seq), dtype=torch.int64, device="meta")
-        inputs = {"input_ids": tokens, "labels": torch.empty_like(tokens)}
-    return Step(model=partial(_build_model, model_class, config), batch=inputs, optimizer=torch.optim.AdamW)
+    inputs = _inputs(model_class, config, path, batch, seq)
+    loss = None if "labels" in inputs else _classification_loss
+    return Step(model=partial(_build_model, model_class, config), batch=inputs, optimizer=torch.optim.AdamW, loss=loss)
 
 
 def _build_model(model_class: Any, config: Any) -> nn.Module:
@@ -95,11 +93,70 @@ def _sequence_length(config: Any, path: Path, seq: int | None) -> int:
     return seq
 
 
-def _image_batch(config: Any, batch: int) -> dict[str, Any]:
-    size = getattr(config, "image_size", None) or _DEFAULT_IMAGE_SIZE
+def _inputs(model_class: Any, config: Any, path: Path, batch: int | None, seq: int | None) -> dict[str, Any]:
+    """The keyword arguments of the class's forward."""
+    batch_size = 1 if batch is None else batch
+    taken = inspect.signature(model_class.forward).parameters
+    is_classifier = model_class in _classes(transformers.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, config)
+    if is_classifier and "pixel_values" in taken:
+        if seq is not None:
+            raise UsageError(f"{path} has images as input, so --seq means nothing to it", hint="leave --seq out")
+        images = _patches if "spatial_shapes" in taken else _images
+        labels = {"labels": torch.empty(batch_size, dtype=torch.int64, device="meta")} if "labels" in taken else {}
+        return images(config, batch_size) | labels
+    length = _sequence_length(config, path, seq)
+    inputs = {"input_ids": _tokens(config, batch_size, length)}
+    if is_classifier:  # of pictures whose pixels are the tokens
+        return inputs | {"labels": torch.empty(batch_size, dtype=torch.int64, device="meta")}
+    inputs["labels"] = inputs["input_ids"].clone()
+    if "pixel_values" in taken and not _has_token_for_images(config):
+        inputs |= _images(config, batch_size)  # they come before the text, always
+    if hasattr(config, "audio_length_per_tok"):  # sound is added to the text, token by token
+        shape = (batch_size, config.audio_config.num_mel_bins, length * config.audio_length_per_tok)
+        inputs["input_features"] = torch.empty(shape, dtype=config.dtype or torch.float32, device="meta")
+    return inputs
+
+
+def _tokens(config: Any, batch: int, length: int) -> torch.Tensor:
+    """Text of one ordinary token, with values: models look for special tokens, such as those that stand for images."""
+    special = set(_special_tokens(config.to_dict()))
+    ordinary = next(token for token in range(len(special) + 1) if token not in special)
+    return torch.full((batch, length), ordinary, device="cpu")
+
+
+def _special_tokens(settings: dict[Any, Any]) -> Iterator[int]:
+    for name, value in settings.items():
+        if isinstance(value, dict):
+            yield from _special_tokens(value)
+        elif str(name).endswith(("_token_id", "_token_index")):  # some tables have numbers for names
+            yield from value if isinstance(value, list) else [value]
+
+
+def _has_token_for_images(config: Any) -> bool:
+    return any(hasattr(config, name) for name in ("image_token_id", "image_token_index"))
+
+
+def _images(config: Any, batch: int) -> dict[str, torch.Tensor]:
+    vision = getattr(config, "vision_config", None) or config
+    size = getattr(vision, "image_size", None) or _DEFAULT_IMAGE_SIZE
     height, width = (size, size) if isinstance(size, int) else size
-    shape = (batch, getattr(config, "num_channels", 3), height, width)
+    shape = (batch, getattr(vision, "num_channels", 3), height, width)
+    return {"pixel_values": torch.empty(shape, dtype=config.dtype or torch.float32, device="meta")}
+
+
+def _patches(config: Any, batch: int) -> dict[str, torch.Tensor]:
+    """Images that were cut into patches, as near to a square of them as their number allows; none is padding."""
+    vision = getattr(config, "vision_config", None) or config
+    rows = next(n for n in range(math.isqrt(vision.num_patches), 0, -1) if vision.num_patches % n == 0)
+    shape = (batch, vision.num_patches, vision.num_channels * vision.patch_size**2)
     return {
         "pixel_values": torch.empty(shape, dtype=config.dtype or torch.float32, device="meta"),
-        "labels": torch.empty(batch, dtype=torch.int64, device="meta"),
+        "pixel_attention_mask": torch.ones(shape[:2], dtype=torch.int64, device="cpu"),
+        "spatial_shapes": torch.tensor([[rows, vision.num_patches // rows]] * batch, device="cpu"),
     }
+
+
+def _classification_loss(output: Any) -> torch.Tensor:
+    """For a class that has logits and no loss of its own."""
+    logits: torch.Tensor = output[0]
+    return nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64, device=logits.device))
