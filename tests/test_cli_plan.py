@@ -96,6 +96,13 @@ def test_with_room_the_largest_batch_that_fits_is_stated(target: str, capsys: py
     assert fits.peak_reserved_bytes <= 2**30 < larger.peak_reserved_bytes
 
 
+def test_a_batch_grows_by_the_rows_of_its_integers() -> None:
+    batch = (torch.tensor([[1, 2], [3, 4]]), torch.ones(2, 3), torch.empty(2, dtype=torch.int64, device="meta"))
+    tokens, floats, labels = with_batch_size(trainfit.Step(model=torch.nn.Identity(), batch=batch), 3).batch
+    assert tokens.tolist() == [[1, 2], [3, 4], [1, 2]]
+    assert [(tuple(tensor.shape), tensor.is_meta) for tensor in (floats, labels)] == [((3, 3), True), ((3,), True)]
+
+
 @pytest.mark.parametrize("what", ["batch", "seq"])
 def test_the_largest_batch_or_sequence_with_the_best_plan_is_found_with_progress(
     target: str, what: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

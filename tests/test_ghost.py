@@ -353,6 +353,55 @@ def test_a_shape_that_depends_on_data_names_the_line_and_the_cure() -> None:
             assert torch.masked_select(x, x > 0).shape == (4,)
 
 
+def test_writing_through_a_mask_names_its_own_line_and_not_that_of_backward() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(6, 5, device="cuda")
+        row = nn.Parameter(torch.randn(5, device="cuda"))
+        mask, filled = x[:, 0] > 0, x.clone()
+        filled[mask] = 0.0  # has no gradient to be read back
+        filled[mask] = row
+        with pytest.raises(DataDependentShape, match=r"test_ghost\.py:\d+ .*filled\[mask\] = row"):
+            filled.sum().backward()
+        filled = x.clone()
+        with assume_size(4):
+            filled[mask] = row
+        filled.sum().backward()
+        assert row.grad is not None
+        assert filled[mask].shape == (4, 5)
+        mask |= x[:, 1] > 0
+        with pytest.raises(DataDependentShape):  # another mask by now
+            filled[mask]
+
+
+def test_as_many_rows_are_written_through_a_mask_as_there_are() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(6, 5, device="cuda")
+        rows = nn.Parameter(torch.randn(3, 5, device="cuda"))
+        filled, mask = x.clone(), x[:, 0] > 0
+        filled[mask] = rows
+        filled.sum().backward()
+        assert rows.grad is not None
+        assert rows.grad.shape == (3, 5)
+
+
+def test_a_mask_on_the_host_is_known() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(4, 5, device="cuda")
+        row = nn.Parameter(torch.randn(5, device="cuda"))
+        mask, filled = torch.tensor([True, False, True, True]), x.clone()
+        assert x[mask].shape == (3, 5)
+        filled[mask] = row
+        filled.sum().backward()
+        assert row.grad is not None
+
+
+def test_a_tensor_without_elements_is_known() -> None:
+    with ghost_gpu("h200"):
+        nothing = torch.tensor([], dtype=torch.int64, device="cuda")
+        assert torch.cat([torch.tensor([2, 64], device="cuda"), nothing]).tolist() == [2, 64]
+        assert torch.nonzero(nothing).shape == (0, 1)
+
+
 def test_ctc_loss_keeps_a_table_of_its_paths() -> None:
     with ghost_gpu("h200"):
         log_probs = torch.randn(50, 4, 20, device="cuda").log_softmax(2).requires_grad_()

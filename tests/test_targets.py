@@ -227,6 +227,64 @@ def test_a_vision_config_can_be_estimated(tmp_path: Path) -> None:
     assert json.loads(result.stdout)["num_parameters"] > 0
 
 
+VISION = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 64}
+GEMMA = {**TINY, "num_hidden_layers": 1, "head_dim": 8, "num_key_value_heads": 2}
+AUDIO = {**VISION, "head_dim": 8, "num_mel_bins": 16}
+PIXEL_LABELS = {"labels": (2,)}
+TEXT = {"input_ids": (2, 16), "labels": (2, 16)}
+NEEDY = {
+    # model: its config, what it is given for a batch of 2 (and a seq of 16, where it reads text)
+    "siglip2": (
+        {"vision_config": {**VISION, "num_patches": 9, "patch_size": 4}},
+        {"pixel_values": (2, 9, 48), "pixel_attention_mask": (2, 9), "spatial_shapes": (2, 2), **PIXEL_LABELS},
+    ),
+    "siglip": (
+        {"vision_config": {**VISION, "image_size": 32, "patch_size": 16}},
+        {"pixel_values": (2, 3, 32, 32), **PIXEL_LABELS},
+    ),
+    "pp_lcnet": ({"scale": 0.25, "class_expand": 32}, {"pixel_values": (2, 3, 224, 224)}),
+    "imagegpt": ({"n_embd": 32, "n_layer": 1, "n_head": 4}, {"input_ids": (2, 16), **PIXEL_LABELS}),
+    "git": (
+        {**TINY, "vision_config": {**VISION, "image_size": 32, "patch_size": 16}},
+        {**TEXT, "pixel_values": (2, 3, 32, 32)},
+    ),
+    "tapas": (TINY, TEXT),
+    "t5gemma2": (
+        {
+            "encoder": {"text_config": GEMMA, "vision_config": {**VISION, "image_size": 32}},
+            "decoder": GEMMA,
+            "eoi_token_index": 0,
+            "image_token_index": 1,
+        },
+        TEXT,
+    ),
+    "voxtral_realtime": (
+        {"text_config": {**GEMMA, "model_type": "voxtral_realtime_text"}, "audio_config": AUDIO},
+        {**TEXT, "input_features": (2, 16, 128)},
+    ),
+}
+
+
+@pytest.mark.parametrize("model", NEEDY)
+def test_a_model_gets_the_inputs_it_cannot_do_without(tmp_path: Path, model: str) -> None:
+    config, shapes = NEEDY[model]
+    seq = 16 if "input_ids" in shapes else None
+    step = resolve(config_target(tmp_path, {"model_type": model, **config}), batch=2, seq=seq)
+    assert {name: tuple(tensor.shape) for name, tensor in step.batch.items()} == shapes
+    assert trainfit.estimate(step, "h200").breakdown_bytes["parameters"] > 0
+
+
+def test_images_are_cut_into_a_square_of_patches(tmp_path: Path) -> None:
+    step = resolve(config_target(tmp_path, {"model_type": "siglip2", **NEEDY["siglip2"][0]}), batch=2)
+    assert step.batch["spatial_shapes"].tolist() == [[3, 3], [3, 3]]
+
+
+def test_text_has_no_special_tokens(tmp_path: Path) -> None:
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": [2, 4]}
+    step = resolve(config_target(tmp_path, {"model_type": "llama", **TINY, **special}), batch=2, seq=3)
+    assert step.batch["input_ids"].tolist() == [[3, 3, 3], [3, 3, 3]]
+
+
 def test_a_config_without_image_size_gets_imagenet_s(tmp_path: Path) -> None:
     step = resolve(config_target(tmp_path, {"model_type": "resnet", "dtype": "bfloat16"}))
     assert step.batch["pixel_values"].shape == (1, 3, 224, 224)

@@ -71,7 +71,10 @@ def sequence_length(step: Step) -> int | None:
 
 
 def with_batch_size(step: Step, size: int) -> Step:
-    """The same step with another first dimension of its batch's tensors, without their data."""
+    """The same step with another first dimension of its batch's tensors.
+
+    Integers that have data (tokens, masks) keep it, row after row, because it may steer the model; noise has none.
+    """
     import torch
 
     now = batch_size(step)
@@ -81,8 +84,11 @@ def with_batch_size(step: Step, size: int) -> Step:
         if not isinstance(value, torch.Tensor) or value.ndim == 0 or value.shape[0] != now:
             return value
         if id(value) not in tensors:
-            empty = torch.empty((size, *value.shape[1:]), dtype=value.dtype, device="meta")
-            tensors[id(value)] = empty.requires_grad_(value.requires_grad)
+            if value.is_meta or value.is_floating_point():
+                empty = torch.empty((size, *value.shape[1:]), dtype=value.dtype, device="meta")
+                tensors[id(value)] = empty.requires_grad_(value.requires_grad)
+            else:
+                tensors[id(value)] = value[torch.arange(size, device=value.device) % value.shape[0]]
         return tensors[id(value)]
 
     if isinstance(step.batch, Mapping):

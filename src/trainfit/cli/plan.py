@@ -23,7 +23,7 @@ from trainfit.cli.arguments import (
 )
 from trainfit.cli.exports import add_exports, write_exports
 from trainfit.cli.loading import loading
-from trainfit.errors import InfeasibleBudget, UsageError
+from trainfit.errors import DataDependentShape, InfeasibleBudget, UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.units import parse_bytes
 
@@ -106,11 +106,11 @@ def _plan(args: argparse.Namespace, step: Step) -> Plan:
 
 
 def _room(args: argparse.Namespace, step: Step, plan: Plan) -> int | None:
-    """The largest batch that fits as it is."""
+    """The largest batch that fits as it is; None where a larger one has too many values for the ghost to know."""
     from trainfit._largest import largest_batch
 
     gpu = find_gpu(args.gpu)
-    with contextlib.suppress(KeyboardInterrupt):  # the plan is there
+    with contextlib.suppress(KeyboardInterrupt, DataDependentShape):  # the plan is there
         return largest_batch(step, gpu, plan.budget_bytes, memory=args.memory, allocator=args.allocator)
     return None
 

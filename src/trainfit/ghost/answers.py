@@ -55,10 +55,27 @@ def answer_scalar(ghost: torch.Tensor) -> bool | int | float | complex:
 def count_nonzero(op_name: str, mask: torch.Tensor) -> int:
     """How many elements a data-dependent op finds: known, or stated by the user; raises when neither."""
     values = known_value(mask)
-    if values is None:
+    if values is not None:
+        with torch_compat.host_kernels():
+            return int(values.count_nonzero())
+    if not isinstance(mask, Ghost):
         return _stated_size(op_name)
-    with torch_compat.host_kernels():
-        return int(values.count_nonzero())
+    if mask.stated_count is None or mask.stated_count[1] != mask._version:
+        mask.stated_count = _stated_size(op_name, mask.written_through_at), mask._version
+    return mask.stated_count[0]
+
+
+def note_written_through(mask: torch.Tensor, elements: int | None) -> None:
+    """A mask says where to write, `elements` of them if that is clear. Backward, where no line is the user's, may ask
+    for their number: what was stated at this line holds until the mask is written itself; else the error names it."""
+    if not isinstance(mask, Ghost):
+        return
+    if elements is None and _STATED_SIZES:
+        elements = _STATED_SIZES[-1]
+    if elements is not None:
+        mask.stated_count = elements, mask._version
+    else:
+        mask.written_through_at = _user_line()
 
 
 def count_unique(x: torch.Tensor) -> int:
@@ -70,11 +87,11 @@ def count_unique(x: torch.Tensor) -> int:
         return values.unique().numel()
 
 
-def _stated_size(op_name: str) -> int:
+def _stated_size(op_name: str, line: str | None = None) -> int:
     if _STATED_SIZES:
         return _STATED_SIZES[-1]
     raise DataDependentShape(
-        f"{op_name} at {_user_line()}: the size of its result depends on data, and a ghost has none",
+        f"{op_name} at {line or _user_line()}: the size of its result depends on data, and a ghost has none",
         hint="wrap that line in `with trainfit.assume_size(n):` to state how many elements it finds",
     )
 

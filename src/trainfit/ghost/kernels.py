@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainfit.ghost.answers import count_nonzero, count_unique
+from trainfit.ghost.answers import count_nonzero, count_unique, note_written_through
 from trainfit.torch_compat import host_kernels, suggest_memory_format
 
 aten = torch.ops.aten
@@ -244,6 +244,19 @@ def _index(x: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> torch.Ten
     return aten.index.Tensor(x, expanded)
 
 
+def _index_put(op: Any) -> Callable[..., torch.Tensor]:
+    """Writing through a boolean mask, whose backward reads as many elements as were written."""
+
+    def run(x: torch.Tensor, indices: Sequence[torch.Tensor | None], values: torch.Tensor, *rest: Any) -> torch.Tensor:
+        masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+        for mask in masks if values.requires_grad else ():
+            has_rows = len(indices) == 1 and values.dim() == x.dim() - mask.dim() + 1 and values.shape[0] != 1
+            note_written_through(mask, values.shape[0] if has_rows else None)
+        return op(x, indices, values, *rest)
+
+    return run
+
+
 def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     size = count_unique(x)
     return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
@@ -297,5 +310,7 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,
+    aten.index_put.default: _index_put(aten.index_put.default),
+    aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._unique2.default: _unique,
 }

@@ -27,6 +27,10 @@ class Ghost(torch.Tensor):
 
     stated_value: float | None = None
     """What `.item()` answers, where that is neither known nor the usual answer (answers.py)."""
+    stated_count: tuple[int, int] | None = None
+    """How many elements are nonzero, if that was stated, and at which version of the tensor."""
+    written_through_at: str | None = None
+    """The line that used it as a mask to write, whose backward asks how many elements that were."""
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor, requires_grad: bool = False) -> Ghost:

@@ -23,6 +23,8 @@ _ends: dict[int, weakref.ref[Any]] = {}
 
 def known_value(ghost: torch.Tensor) -> torch.Tensor | None:
     """The values of a ghost as a CPU tensor that shares memory with the mirror, or None when they are unknown."""
+    if ghost.is_cpu:
+        return ghost  # a mask on the host, which indexes what is on the GPU
     mirror = _mirrors.get(ghost.untyped_storage()._cdata)
     if mirror is None and ghost.numel() > 0:
         return None

@@ -145,14 +145,14 @@ def _images(config: Any, batch: int) -> dict[str, torch.Tensor]:
 
 
 def _patches(config: Any, batch: int) -> dict[str, torch.Tensor]:
-    """Images that were cut into patches, as near to a square of them as their number allows; none is padding."""
+    """Images that were cut into a square of patches, none of which is padding."""
     vision = getattr(config, "vision_config", None) or config
-    rows = next(n for n in range(math.isqrt(vision.num_patches), 0, -1) if vision.num_patches % n == 0)
+    side = math.isqrt(vision.num_patches)
     shape = (batch, vision.num_patches, vision.num_channels * vision.patch_size**2)
     return {
         "pixel_values": torch.empty(shape, dtype=config.dtype or torch.float32, device="meta"),
         "pixel_attention_mask": torch.ones(shape[:2], dtype=torch.int64, device="cpu"),
-        "spatial_shapes": torch.tensor([[rows, vision.num_patches // rows]] * batch, device="cpu"),
+        "spatial_shapes": torch.full((batch, 2), side, device="cpu"),
     }
 
 
