@@ -78,7 +78,7 @@ def autosac(planner: Planner, budget_gib: float) -> Verdict | None:
     step = planner.step
 
     def build() -> nn.Module:
-        model = place_model(step.model).train()
+        model = place_model(step.model)
         args, kwargs = place_batch(step.batch)
         optimizer = (step.optimizer or torch.optim.AdamW)(list(model.parameters()))
 

@@ -32,6 +32,7 @@ from trainfit.gpus.hidden.cudnn import COPIES, SHARING_ENGINES, TILES, Form, Kin
 from trainfit.trace import trace_step
 from zoo import make_step, zoo
 
+DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 KINDS: dict[str, Kind] = {
     "forward": "output",
     "input gradient": "input gradient",
@@ -109,8 +110,7 @@ def described(row: dict[str, Any]) -> Problem:
     x, weight = tuple(row["x"]), tuple(row["w"])
     pixels = zip(x[2:], weight[2:], row["stride"], row["padding"], row["dilation"], strict=True)
     y = (x[0], weight[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in pixels))
-    size = 4 if row["dtype"] == "f32" else 2
-    return Problem(KINDS[row["kind"]], size, row["channels_last"], x, weight, y, tuple(row["stride"]))
+    return Problem(KINDS[row["kind"]], DTYPES[row["dtype"]], row["channels_last"], x, weight, y, tuple(row["stride"]))
 
 
 def form_of(problem: Problem, plan: dict[str, Any]) -> Form:

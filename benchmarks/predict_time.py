@@ -7,7 +7,7 @@
 The rows of measure_memory.py and measure_time.py have the measured times: GPU busy is the sum of the times of all
 kernels, copies and fills of a profiled step, the step a median by CUDA events (of three, or of eleven with nothing
 beside it); each case ran in a fresh process, and is predicted in one. A case may have been measured in several runs:
-the last row counts. `--timed` has rows of measure_time.py from hosts like the one that the profile knows, each case in
+the last row counts. `--timed` has rows of measure_time.py from the host that the profile knows, each case in one or
 several processes: their median is the measured step, and each is compared with the range. Errors are
 predicted / measured - 1.
 "datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its row of the catalogue. A step is
@@ -55,6 +55,7 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
         "step_ms": by_profile.step_ms,
         "range_ms": by_profile.range_ms,
         "launch_bound": by_profile.launch_bound,
+        "launch_bound_sure": by_profile.launch_bound_sure,
         "roofline_share": by_profile.roofline_share,
         "torch": trace.torch_version,
     }
@@ -78,10 +79,10 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
     yield from (
         "Printed by benchmarks/predict_time.py. The datasheet's efficiencies are the shipped profile's, smoothed: on",
         "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
-        "The host's costs are what `trainfit calibrate` found from small models in five processes. Steps that wait",
-        "for the CPU were timed in further processes, most of them three, of which the first two ran before that and",
-        'may have been on another machine of the same kind; "measured" is their median, "range" what the estimate',
-        'states, and "in it" how many of the processes had their median there.',
+        "The host's costs are what `trainfit calibrate` found from single ops and small models in five processes.",
+        "Right after that, on the same machine, steps that wait for the CPU were timed, each in three turns of a",
+        'process of its own, and again in a run 15 minutes later; "measured" is the median of both, "range" what the',
+        'estimate states (it claims nine tenths), and "in it" how many of the two had their median there.',
     )
     yield ""
     yield (
@@ -95,7 +96,7 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
         errors = [row["busy_ms"] / busy - 1, row["datasheet_ms"] / busy - 1, row["step_ms"] / step - 1]
         bound = "CPU" if is_launch_bound(found) else "GPU"
         if is_launch_bound(found) != row["launch_bound"]:
-            bound += ", predicted otherwise"
+            bound += ", predicted otherwise" if row["launch_bound_sure"] else ", predicted otherwise but not for sure"
         low, high = row["range_ms"]
         steps = timed.get((row["case"], row["variant"]), [step])
         yield (
@@ -110,14 +111,10 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
         for row in rows
         if is_launch_bound(measured[row["case"], row["variant"]]) and (row["case"], row["variant"]) in timed
     ]
-    for what, chosen in (
-        ("single processes of launch-bound steps", waiting),
-        ("of these the last, right after the host was calibrated", [(row, steps[-1:]) for row, steps in waiting]),
-    ):
-        num_steps = sum(len(steps) for _, steps in chosen)
-        near = sum(abs(row["step_ms"] / step - 1) <= 0.2 for row, steps in chosen for step in steps)
-        inside = sum(num_inside(row, steps) for row, steps in chosen)
-        yield f"- {what}: {near} of {num_steps} within 20%, {inside} within the stated range."
+    num_steps = sum(len(steps) for _, steps in waiting)
+    inside = sum(num_inside(row, steps) for row, steps in waiting)
+    near = sum(abs(row["step_ms"] / step - 1) <= 0.2 for row, steps in waiting for step in steps)
+    yield f"- single processes of launch-bound steps: {near} of {num_steps} within 20%, {inside} within the range."
 
 
 def with_steps(measured: Measured, timed: Steps) -> Measured:
@@ -182,7 +179,9 @@ def summary(rows: list[dict[str, Any]], measured: Measured) -> Iterable[str]:
         if values:
             within = sum(value <= limit for value in values)
             yield f"- {what}: median {statistics.median(values):.1%}, {within} of {len(values)} within {limit:.0%}."
-    yield f"- launch-bound or not: {recognised} of {len(rows)} recognised."
+    sure = [row for row in rows if row["launch_bound_sure"]]
+    surely = sum(is_launch_bound(measured[row["case"], row["variant"]]) == row["launch_bound"] for row in sure)
+    yield f"- launch-bound or not: {recognised} of {len(rows)} recognised; {surely} of the {len(sure)} said to be sure."
 
 
 def is_launch_bound(found: dict[str, Any]) -> bool:

@@ -142,7 +142,8 @@ def main() -> None:
         kind, preset, number, *rest = sys.argv[1:]
         measure: Any = {"estimate": measure_estimate, "fake": measure_fake, "solve": measure_solve}[kind]
         result = measure(preset, int(number), *rest)
-        result["peak_rss_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        units_per_gib = 2**30 if sys.platform == "darwin" else 2**20  # macOS counts bytes, Linux KiB
+        result["peak_rss_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / units_per_gib
         print(json.dumps(result))
         return
     import torch

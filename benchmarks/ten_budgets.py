@@ -56,6 +56,7 @@ def search(planner: Planner) -> Search:
         planner.verdict(estimate),
         hidden_bytes=estimate.breakdown_bytes[Category.WORKSPACES],
         is_modelled=planner.memory == "allocated",
+        slack=planner.slack if planner.memory == "allocated" else None,
     )
 
 

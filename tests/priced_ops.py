@@ -1,4 +1,4 @@
-"""Ops written by hand and their prices, for tests."""
+"""Ops written by hand and their prices, a host and small models timed on it, for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from trainfit.cost import Profile, price_ops
 from trainfit.cost.described import read_op
-from trainfit.cost.host import HostCosts
+from trainfit.cost.host import WEIGHED, HostCosts, Timing
 from trainfit.cost.interpolate import Table
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.records import Op, Phase
@@ -18,18 +18,19 @@ SIMPLE_GPU = dataclasses.replace(
     H200, bf16_tflops=1.0, fp16_tflops=1.0, tf32_tflops=1.0, fp32_tflops=1.0, dram_gb_per_s=1.0
 )
 HOST = HostCosts(
-    forward_kernel_ns=10,
-    forward_view_ns=3,
+    forward_ns=10,
+    backward_ns=20,
+    cast_ns=60,
     module_ns=100,
-    backward_kernel_ns=20,
-    backward_view_ns=5,
     further_kernel_ns=4,
-    recompute_ns=7,
+    hook_ns=7,
     checkpoint_ns=1000,
+    optimizer_step_ns=500,
     optimizer_call_ns=40,
     optimizer_tensor_ns=2,
     fast_percent=80,
     slow_percent=150,
+    weights_percent=dict.fromkeys(WEIGHED, 100) | {"view": 30, "inner view": 10, "product": 200, "backward view": 50},
 )
 
 
@@ -55,3 +56,34 @@ def mm(rows: int, columns: int, depth: int, dtype: str = "bfloat16") -> Op:
     return op(
         "aten.mm.default", [f"{dtype}[{rows},{depth}]", f"{dtype}[{depth},{columns}]"], [f"{dtype}[{rows},{columns}]"]
     )
+
+
+def timed(forward: dict[str, float], backward: dict[str, float], optimizer: dict[str, float], *ns: int) -> Timing:
+    """A small model: what its phases are charged for, and what they took in the only process and step."""
+    charges = {"forward": forward, "backward": backward, "optimizer": optimizer}
+    process_ns = {part: [time_ns] for part, time_ns in zip(charges, ns, strict=True)}
+    return Timing(charges=charges, processes_ns=[process_ns])
+
+
+# By hand: a forward op 10,000, a cast 7,000, a module 30,000, a backward op 20,000, a further kernel 4,000, a hooked
+# tensor 1,000, a region 500,000, an optimizer's step 50,000, its call 8,000 and each listed tensor 200.
+UPDATE: dict[str, float] = {"optimizer_step": 1, "optimizer_call": 1}
+TIMINGS = {
+    "kernels": timed({"forward": 10}, {"backward": 10}, UPDATE | {"optimizer_call": 5}, 100_000, 200_000, 90_000),
+    "lists": timed(
+        {"forward": 4.5}, {"backward": 3.5}, UPDATE | {"optimizer_tensor": 100}, 45_000, 70_000, 78_000
+    ),
+    "casts": timed({"forward": 1, "cast": 10}, {"backward": 1}, UPDATE, 80_000, 20_000, 58_000),
+    "modules": timed({"module": 5, "forward": 5}, {"backward": 2}, UPDATE, 200_000, 40_000, 58_000),
+    "recurrent": timed(
+        {"forward": 1, "further_kernel": 100}, {"backward": 1, "further_kernel": 50}, UPDATE, 410_000, 220_000, 58_000
+    ),
+    "one region": timed(  # 200,000 of its 500,000 in forward
+        {"forward": 10}, {"forward": 10, "hook": 10, "checkpoint": 1, "backward": 10}, UPDATE, 300_000, 610_000, 58_000
+    ),
+    "many regions": timed(
+        {"forward": 10}, {"forward": 10, "hook": 10, "checkpoint": 10, "backward": 10}, UPDATE,
+        2_100_000, 3_310_000, 58_000,
+    ),
+}  # fmt: skip
+WEIGHTS = dict.fromkeys(WEIGHED, 100)

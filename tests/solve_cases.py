@@ -121,3 +121,26 @@ def equal_blocks(num_blocks: int, *, gradient_units: int = 0) -> Problem:
         menus=(frontier(graph),),
         base_ns=1000,
     )
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Problem, list[BlockProgram]]:
+    """One or two classes of small blocks in runs of up to three."""
+    cases = draw(st.lists(programs(max_ops=5), min_size=1, max_size=2))
+    graphs = tuple(build_graph(drawn, times) for drawn, times in cases)
+    class_of: list[int] = []
+    for _ in range(draw(st.integers(1, 3))):
+        class_of += [draw(st.integers(0, len(graphs) - 1))] * draw(st.integers(1, 3))
+    class_of = class_of[:5]
+    gradient_units = [draw(st.integers(0, 8)) for _ in graphs]
+    slopes = [(graphs[c].saved_bytes // UNIT + 1, gradient_units[c]) for c in class_of]
+    return (
+        Problem(
+            memory=memory_of(slopes, draw(st.integers(0, 8))),
+            class_of=tuple(class_of),
+            graphs=graphs,
+            menus=tuple(frontier(graph) for graph in graphs),
+            base_ns=10,
+        ),
+        [drawn for drawn, _ in cases],
+    )

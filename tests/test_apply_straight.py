@@ -10,6 +10,8 @@ import torch
 from apply_blocks import NOTHING, Function, X
 from trainfit import torch_compat
 from trainfit.apply.compiled import Compiled, compile_plan
+from trainfit.apply.geometry import geometry_of, has_geometry
+from trainfit.apply.packing import Save, write_packing
 from trainfit.apply.record import record
 from trainfit.apply.replay import plan_replay
 from trainfit.errors import PlanMismatch
@@ -87,3 +89,25 @@ def test_an_op_that_returns_numbers_beside_tensors_is_called_itself() -> None:
     """torch's function for it wraps the numbers in tensors, which shifts its results."""
     op = aten._scaled_dot_product_cudnn_attention.default
     assert torch_compat.shorter_way(op, (META, META, META, None, True, 0.1, True), {"scale": None}) is None
+
+
+def strided(stride: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(64).as_strided((2, 1, 8), stride)
+
+
+@pytest.mark.parametrize(("stride", "same"), [((8, 8, 1), True), ((8, 1, 1), True), ((16, 8, 1), False)])
+def test_the_stride_of_a_dimension_of_one_element_says_nothing(stride: tuple[int, ...], same: bool) -> None:
+    assert has_geometry(strided(stride), geometry_of(strided((8, 8, 1)))) == same
+
+
+@pytest.mark.parametrize(
+    ("stride", "is_whole", "same"),
+    [((8, 8, 1), False, True), ((8, 1, 1), True, True), ((8, 1, 1), False, False), ((16, 8, 1), True, False)],
+)
+def test_a_saved_tensor_may_have_such_strides_where_none_is_cut_from_what_is_rebuilt(
+    stride: tuple[int, ...], is_whole: bool, same: bool
+) -> None:
+    save = Save(geometry_of(strided((8, 8, 1))), value=0, is_dropped=True, is_whole=is_whole)
+    packing = write_packing([save], [0])(None, ["mark"], lambda number, tensor: "differs")
+    next(packing)
+    assert packing.send(strided(stride)) == (("mark", 0) if same else "differs")

@@ -19,7 +19,9 @@ from trainfit.calibrate import host
 from trainfit.calibrate.host import TIMED, charges_of, time_in_a_fresh_process, time_models
 from trainfit.calibrate.measure import Kernel, Sample, describe, split_at_markers
 from trainfit.calibrate.models import small_models
+from trainfit.calibrate.single_ops import ROUNDS, time_single_ops
 from trainfit.cost import load_profile
+from trainfit.cost.host import WEIGHED
 from trainfit.cost.lines import Lines
 from trainfit.cost.profile import Measured, shipped_profile
 from trainfit.cost.reduce import reduce_samples
@@ -31,12 +33,15 @@ PARTIAL = ROOT / "benchmarks" / "results" / "h200.json.partial.gz"
 SHIPPED = ROOT / "src" / "trainfit" / "cost" / "profiles" / "h200.json"
 HEADER = {"schema": 1, "gpu": "NVIDIA H200", "torch": "2.11.0"}
 CHARGES = {
-    "forward": {"forward_view": 2},
-    "backward": {"backward_view": 1},
+    "forward": {"forward": 2},
+    "backward": {"backward": 1},
     "optimizer": {"optimizer_call": 1},
 }
-TIMES = {"small": {"forward": [8], "backward": [3], "optimizer": [5]}}
-MEASURED = [{"chunk": f"host {number}", "host_times_ns": TIMES} for number in range(4)]
+OP_TIMES = {kind: [7] for kind in WEIGHED} | {
+    "plain": [10], "product with views": [10], "backward plain": [14],
+}  # fmt: skip
+TIMES = {"op_times_ns": OP_TIMES, "host_times_ns": {"small": {"forward": [8], "backward": [3], "optimizer": [5]}}}
+MEASURED = [{"chunk": f"host {number}", **TIMES} for number in range(4)]
 """The host before, between and after the three chunks of the machine below."""
 
 
@@ -62,7 +67,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
     monkeypatch.setattr(calibrate, "_header", lambda: HEADER)
     monkeypatch.setattr(calibrate, "time_in_a_fresh_process", lambda: TIMES)
     monkeypatch.setattr(calibrate, "small_models", lambda: {"small": None})
-    monkeypatch.setattr(calibrate, "charges_of", lambda model, gpu, tables: CHARGES)
+    monkeypatch.setattr(calibrate, "charges_of", lambda model, gpu, tables, weights: CHARGES)
     monkeypatch.setattr(calibrate, "measure", measure)
     monkeypatch.setattr(calibrate, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
     return measured
@@ -84,7 +89,7 @@ def test_the_profile_and_the_raw_samples_are_written(tmp_path: Path) -> None:
     measured = profile.tables["pointwise contiguous"]
     assert isinstance(measured, Lines)
     assert [(line.sizes, line.others) for line in measured.lines] == [((6.0, 9.0), (3.0, 1.0))]  # 8 and 64 elements
-    assert profile.host.forward_view_ns == 4
+    assert profile.host.forward_ns == 4
     assert sum("sample" in line for line in lines(tmp_path / "gpu.json")) == 51
     assert sum("failed" in line for line in lines(tmp_path / "gpu.json")) == 3
 
@@ -151,12 +156,15 @@ def test_where_everything_was_measured_the_profile_is_written_again_without_a_gp
 
 @pytest.mark.usefixtures("machine")
 def test_the_host_s_usual_time_is_the_mean_of_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = {"small": {"forward": [16], "backward": [7], "optimizer": [9]}}
+    slow = TIMES | {"host_times_ns": {"small": {"forward": [16], "backward": [7], "optimizer": [9]}}}
     processes = iter([TIMES, slow, TIMES, slow])
     monkeypatch.setattr(calibrate, "time_in_a_fresh_process", lambda: next(processes))
     calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
     costs = load_profile(tmp_path / "gpu.json").host
-    assert (costs.forward_view_ns, costs.backward_view_ns, costs.optimizer_call_ns) == (6, 5, 7)  # two views
+    assert (costs.forward_ns, costs.backward_ns, costs.optimizer_call_ns) == (6, 5, 7)  # two ops in forward
+    assert costs.weights_percent == dict.fromkeys(WEIGHED, 70) | {
+        "inner view": 10, "backward view": 50, "backward cast": 50,
+    }  # fmt: skip
     assert (costs.fast_percent, costs.slow_percent) == (67, 133)  # 16 and 32 ns where costs say 24
 
 
@@ -183,8 +191,10 @@ def test_the_shipped_profile_is_what_the_command_made_of_its_samples() -> None:
     samples = [record["sample"] for record in records if "sample" in record]
     quick = [one for one in samples if not re.match(r"aten\.(mm|addmm)", one["op"]) or "float32" in one["args"][-1]]
     reduced = reduce_samples(find_gpu("h200"), quick)
-    assert len(reduced.tables) + len(reduced.lines) > 350
-    assert reduced.lines == shipped["lines"]
+    assert len(reduced.tables) + len(reduced.lines) + len(reduced.rising) > 340
+    assert (reduced.lines, reduced.rising, reduced.times_ns) == tuple(
+        shipped[name] for name in ("lines", "rising", "times_ns")
+    )
     assert reduced.tables == {rule: points for rule, points in shipped["tables"].items() if rule in reduced.tables}
     assert sum("host_times_ns" in record for record in records) == 5
 
@@ -245,12 +255,24 @@ def shipped_tables() -> Mapping[str, Measured]:
 
 
 def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
-    charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"), shipped_tables())
+    weights = dict.fromkeys(WEIGHED, 100) | {"convolution": 200}
+    charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"), shipped_tables(), weights)
     # The stem; ten blocks of a sum and twice a convolution, a norm, its count of batches and an activation; mean, head,
-    # log-softmax, loss. Every block is a region that is run again.
-    assert charged["forward"]["forward_kernel"] == 1 + 10 * (1 + 2 * 4) + 4
+    # log-softmax, loss. Convolutions and batch norms count twice; the head's transpose is a view. Every block is a
+    # region that is run again.
+    assert charged["forward"]["forward"] == 2 + 10 * (1 + 2 * (2 + 2 + 1 + 1)) + 4 + 1
     assert charged["backward"]["checkpoint"] == 10
-    assert charged["optimizer"] == {"optimizer_call": 8, "optimizer_tensor": 13 * 64}  # 13 lists of 64 parameters
+    # 13 lists of 64 parameters; three of its ops go through so many lists that they are launched twice.
+    optimizer = charged["optimizer"]
+    assert (optimizer["optimizer_call"], optimizer["optimizer_tensor"]) == (8, 13 * 64)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_single_ops_are_timed_in_every_round_by_kind() -> None:
+    times = time_single_ops("cpu")
+    parts = {"plain", "product with views", "backward plain"}
+    assert set(times) == parts | set(WEIGHED) - {"inner view"}
+    assert {len(found) for found in times.values()} == {ROUNDS}
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from priced_ops import H200, HOST, SIMPLE_GPU, add, mm, ns_of, op, profile_of
+from priced_ops import H200, SIMPLE_GPU, TIMINGS, WEIGHTS, add, mm, ns_of, op, profile_of
 from trainfit.cost import datasheet_pricing, load_profile, price_ops, pricing_for, unpriced
 from trainfit.cost.classify import works
-from trainfit.cost.host import Timing, further_times_ns, issue_times_ns, reduce_host
+from trainfit.cost.host import WEIGHED, reduce_host
 from trainfit.cost.interpolate import Table
 from trainfit.cost.profile import profile_json, write_profile
-from trainfit.cost.reduce import reduce_samples, rising
+from trainfit.cost.reduce import never_falling, reduce_samples
 from trainfit.errors import BadProfile
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import Op, Phase, TensorRef, Trace
@@ -175,12 +175,12 @@ def test_a_point_slower_than_its_neighbours_suggest_takes_their_ratio() -> None:
     [([1, 2, 3], [1, 2, 3]), ([1, 4, 2], [1, 3, 3]), ([3, 2, 1], [2, 2, 2]), ([2, 2, 5, 3], [2, 2, 4, 4])],
 )
 def test_rising_replaces_what_falls_by_means(values: list[float], expected: list[float]) -> None:
-    assert rising(values) == expected
+    assert never_falling(values) == expected
 
 
 def test_samples_become_points_that_price_the_same_op_at_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    write_profile(path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS)))
+    write_profile(path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS, WEIGHTS)))
     profile = load_profile(path)
     assert profile.gpu.name == "h200"
     # Bytes move as slowly as the worse of warm and cold; arithmetic is taken cold. Sizes are kept to a hundredth of a
@@ -209,102 +209,12 @@ SAMPLES = [
 ]  # fmt: skip
 
 
-def timed(forward: dict[str, int], backward: dict[str, int], optimizer: dict[str, int], *ns: int) -> Timing:
-    """A small model: what its phases are charged for, and what they took in the only process and step."""
-    charges = {"forward": forward, "backward": backward, "optimizer": optimizer}
-    process_ns = {part: [time_ns] for part, time_ns in zip(charges, ns, strict=True)}
-    return Timing(charges=charges, processes_ns=[process_ns])
-
-
-# By hand: a forward kernel 10,000, a view 3,000, a module 30,000, backward 20,000 and 5,000, a further kernel 4,000,
-# a kernel run again 1,000 more, a region 500,000, an optimizer's call 8,000 and each listed tensor 200.
-TIMINGS = {
-    "kernels": timed({"forward_kernel": 10}, {"backward_kernel": 10}, {"optimizer_call": 5}, 100_000, 200_000, 40_000),
-    "views": timed(
-        {"forward_kernel": 1, "forward_view": 10}, {"backward_kernel": 1, "backward_view": 10},
-        {"optimizer_call": 1, "optimizer_tensor": 100}, 40_000, 70_000, 28_000,
-    ),
-    "modules": timed(
-        {"module": 5, "forward_kernel": 5}, {"backward_view": 2}, {"optimizer_call": 1}, 200_000, 10_000, 8_000
-    ),
-    "recurrent": timed(
-        {"forward_kernel": 1, "further_kernel": 100}, {"backward_kernel": 1, "further_kernel": 50},
-        {"optimizer_call": 1}, 410_000, 220_000, 8_000,
-    ),
-    "one region": timed(  # 200,000 of its 500,000 in forward
-        {"forward_kernel": 10}, {"forward_kernel": 10, "recompute": 10, "checkpoint": 1, "backward_kernel": 10},
-        {"optimizer_call": 1}, 300_000, 610_000, 8_000,
-    ),
-    "many regions": timed(
-        {"forward_kernel": 10}, {"forward_kernel": 10, "recompute": 10, "checkpoint": 10, "backward_kernel": 10},
-        {"optimizer_call": 1}, 2_100_000, 3_310_000, 8_000,
-    ),
-}  # fmt: skip
-
-
-def test_the_host_s_costs_are_those_that_explain_the_times_of_small_models() -> None:
-    assert reduce_host(TIMINGS) == {
-        "forward_kernel_ns": 10_000,
-        "forward_view_ns": 3_000,
-        "module_ns": 30_000,
-        "backward_kernel_ns": 20_000,
-        "backward_view_ns": 5_000,
-        "further_kernel_ns": 4_000,
-        "recompute_ns": 1_000,
-        "checkpoint_ns": 500_000,
-        "optimizer_call_ns": 8_000,
-        "optimizer_tensor_ns": 200,
-        "fast_percent": 100,
-        "slow_percent": 100,
-    }
-
-
-def test_a_cost_that_would_be_negative_is_nothing() -> None:
-    faster = timed({"forward_kernel": 10, "forward_view": 10}, {}, {}, 90_000, 1, 1)
-    assert reduce_host({"kernels": TIMINGS["kernels"], "faster": faster})["forward_view_ns"] == 0
-
-
-def test_the_host_s_spread_leaves_a_twentieth_of_the_processes_out_at_each_end() -> None:
-    steps = [500, 800, *[1000] * 16, 1200, 1500]  # 1000 on average
-    processes = [{"forward": [1, step, 10**6], "backward": [step], "optimizer": [step]} for step in steps]
-    charges = {"forward": {"forward_kernel": 1}, "backward": {"backward_kernel": 1}, "optimizer": {"optimizer_call": 1}}
-    costs = reduce_host({"one": Timing(charges=charges, processes_ns=processes)})
-    assert (costs["fast_percent"], costs["slow_percent"]) == (80, 120)
-    assert costs["forward_kernel_ns"] == 1000  # a process is as fast as its median step
-
-
-def test_the_cpu_pays_for_kernels_views_modules_and_listed_tensors() -> None:
-    ops = [
-        op("a", [], [], module="block"),  # the module is entered
-        op("b", [], [], module="block"),
-        op("c", [], [], Phase.BACKWARD, "block"),
-        op("d", [], [], Phase.BACKWARD, "block"),
-        op("e", [["3*float32[2]"]], [], Phase.OPTIMIZER),
-    ]
-    assert issue_times_ns(ops, [1, 0, 1, 0, 1], HOST) == (110, 3, 20, 5, 40 + 3 * 2)
-    assert issue_times_ns(ops[:1], [5], HOST) == (100 + 10 + 4 * 4,)  # further kernels cost 4 each
-    assert further_times_ns([5, 1, 0], HOST) == (16, 0, 0)
-
-
-def test_a_region_that_is_run_again_pays_once_and_for_each_of_its_kernels() -> None:
-    hook = op("aten.detach.default", [], [], Phase.BACKWARD)  # between the ops of a region, and not its end
-    first, second = (op("f", [], [], Phase.RECOMPUTE, module) for module in ("a", "b"))
-    ops = [first, hook, second, second, op("g", [], [], Phase.BACKWARD, "b"), second, first]
-    # Each of these enters a module but the third and, after a backward op of the same module, the first of the second.
-    assert issue_times_ns(ops, [1, 0, 1, 0, 1, 1, 1], HOST) == (1117, 5, 117, 3, 20, 1017, 117)
-
-
-def test_the_replay_of_a_plan_calls_no_modules_and_pays_for_no_region() -> None:
-    replayed = op("f", [], [], Phase.RECOMPUTE, "block")
-    assert issue_times_ns([replayed] * 3, [1, 1, 0], HOST) == (110, 10, 3)
-
-
 # ---- Profiles that are wrong -----------------------------------------------------------------------------------------
 
 
 def written(tmp_path: Path, **changes: object) -> Path:
     path = tmp_path / "profile.json"
-    write_profile(path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS)))
+    write_profile(path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS, WEIGHTS)))
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return path
 
@@ -312,7 +222,7 @@ def written(tmp_path: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 1}, "has schema 1, and this trainfit reads 4"),
+        ({"schema": 1}, "has schema 1, and this trainfit reads 5"),
         ({"gpu": "NVIDIA H2000"}, "of a GPU that trainfit does not know: 'NVIDIA H2000'"),
         (
             {"tables": {"mm": [[1, 2, -1]]}},
@@ -322,8 +232,11 @@ def written(tmp_path: Path, **changes: object) -> Path:
         ({"tables": {"mm": [[1, 2], [1, 2, 3]]}}, "damaged"),
         ({"lines": {"copy contiguous": [[1, 2, 9], [2, 2, 8]]}}, "damaged: ValueError: more bytes take less time"),
         ({"lines": {"copy contiguous": [[1, 2, -9]]}}, "damaged: ValueError"),
+        ({"rising": {"sum inner 4": [[1, 2, 9], [2, 8]]}}, "damaged: ValueError: there are no points, or they are of"),
+        ({"times_ns": {"mm bfloat16 nn": [1, 2, 3]}}, "damaged: ValueError: a table has more points than times"),
         ({"rates": {}}, "damaged: KeyError: 'bf16_tflops'"),
-        ({"host": {"nonsense": 3}}, "damaged: TypeError"),
+        ({"host": {"nonsense": 3}}, "damaged: KeyError: 'weights_percent'"),
+        ({"host": {"nonsense": 3, "weights_percent": dict.fromkeys(WEIGHED, 1)}}, "damaged: TypeError"),
     ],
 )
 def test_a_damaged_profile_is_refused_and_what_is_wrong_is_said(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Sequence
+from functools import cache
+from random import Random
 
 import pytest
 import torch
@@ -12,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from priced_ops import H200, SIMPLE_GPU, mm, ns_of, op
+from priced_ops import H200, SIMPLE_GPU, mm, ns_of, op, profile_of
 from trainfit._time_estimate import TimeEstimate, time_step
-from trainfit.cost import datasheet_pricing, price_ops, price_with, pricing_for
+from trainfit.cost import Pricing, price_ops, price_with, pricing_for
 from trainfit.cost.classify import works
+from trainfit.cost.interpolate import Table
 from trainfit.cost.lines import Lines
-from trainfit.cost.reduce import rising
+from trainfit.cost.reduce import never_falling
+from trainfit.cost.rising import Rising
 from trainfit.cost.work import streaming_ns
-from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.catalogue import GPUS, Gpu, find_gpu
 from trainfit.records import Op
 from trainfit.step import Step
 from trainfit.targets import resolve
@@ -63,28 +67,90 @@ SIZES = st.floats(0, 15).map(lambda doublings: round(2**doublings))
 SHARE = st.floats(0.2, 1.0)
 
 
-@given(st.sampled_from(sorted(BY_BYTES)), TILES, TILES, TILES, SHARE, SHARE, SHARE, SHARE)
-@settings(deadline=None, max_examples=60)
-def test_a_slower_gpu_is_never_faster(
-    name: str, rows: int, columns: int, depth: int, bf16: float, fp32: float, bandwidth: float, cache: float
-) -> None:
-    slow = dataclasses.replace(
-        H200,
-        bf16_tflops=H200.bf16_tflops and H200.bf16_tflops * bf16,
-        fp32_tflops=H200.fp32_tflops * fp32,
-        dram_gb_per_s=H200.dram_gb_per_s * bandwidth,
-        l2_bytes=round(H200.l2_bytes * cache),
+RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops")
+
+
+def slowed(gpu: Gpu, processors: float, processor: float, bandwidth: float, cache: float) -> Gpu:
+    """A GPU of fewer and slower processors, slower memory and a smaller cache."""
+    num_sms = max(1, round(gpu.num_sms * processors))
+    share = num_sms / gpu.num_sms * processor
+    rates = {name: rate * share for name in RATES if (rate := getattr(gpu, name)) is not None}
+    return dataclasses.replace(
+        gpu,
+        name=f"slower {gpu.name}",
+        num_sms=num_sms,
+        dram_gb_per_s=gpu.dram_gb_per_s * bandwidth,
+        l2_bytes=max(1, round(gpu.l2_bytes * cache)),
+        **rates,
     )
-    ops = [rows_of(name, rows, columns), mm(rows, columns, depth), mm(rows, columns, depth, "float32")]
-    fast_ns, slow_ns = ([cost.time_ns for cost in price_with(ops, datasheet_pricing(gpu))] for gpu in (H200, slow))
-    assert all(fast <= slower for fast, slower in zip(fast_ns, slow_ns, strict=True))
+
+
+@cache
+def preset_ops() -> list[Op]:
+    """What presets run: products, attention, convolutions, norms, softmax, reductions, lookups, updates."""
+    sizes: tuple[tuple[str, int | None], ...] = (("llama3-1b", 512), ("bert-large", 100), ("resnet50", None))
+    traces = [trace_step(resolve(preset, batch=2, seq=seq), H200) for preset, seq in sizes]
+    return list({(an_op.name, str(an_op.args)): an_op for trace in traces for an_op in trace.ops}.values())
+
+
+def priced(ops: Sequence[Op], gpu: Gpu) -> list[int]:
+    return [cost.time_ns for cost in price_with(ops, pricing_for(gpu))]
+
+
+@given(SHARE, SHARE, SHARE, SHARE, SHARE, SHARE, SHARE, SHARE, st.randoms(use_true_random=False))
+@settings(deadline=None, max_examples=25)
+def test_no_op_is_faster_on_a_gpu_that_is_slower_in_every_respect(
+    processors: float, processor: float, bandwidth: float, cache_size: float,
+    fewer: float, slower: float, narrower: float, smaller: float, random: Random,
+) -> None:  # fmt: skip
+    ops = random.sample(preset_ops(), 30)
+    first = slowed(H200, processors, processor, bandwidth, cache_size)
+    second = slowed(first, fewer, slower, narrower, smaller)
+    on_gpus = [priced(ops, gpu) for gpu in (H200, first, second)]
+    assert all(fast <= slow for pair in itertools.pairwise(on_gpus) for fast, slow in zip(*pair, strict=True))
+
+
+def is_no_faster(gpu: Gpu, than: Gpu) -> bool:
+    """In every rate, processors, rates of one processor, cache."""
+
+    def sizes(of: Gpu) -> list[float]:
+        rates = [getattr(of, name) or 0.0 for name in RATES]
+        return [of.num_sms, of.dram_gb_per_s, of.l2_bytes, *rates, *(rate / of.num_sms for rate in rates)]
+
+    return gpu is not than and all(own <= other for own, other in zip(sizes(gpu), sizes(than), strict=True))
+
+
+def test_no_op_is_faster_on_a_gpu_of_the_catalogue_that_is_slower_in_every_respect() -> None:
+    pairs = [(gpu, slow) for gpu in GPUS for slow in GPUS if is_no_faster(slow, than=gpu)]
+    names = {(gpu.name, slow.name) for gpu, slow in pairs}
+    assert {("h200", "h100-80gb"), ("h100-80gb", "h100-pcie"), ("a100-80gb", "a100-40gb")} <= names
+    times_ns = {gpu.name: priced(preset_ops()[::3], gpu) for gpu in GPUS}
+    assert all(
+        fast <= slow
+        for gpu, slower in pairs
+        for fast, slow in zip(times_ns[gpu.name], times_ns[slower.name], strict=True)
+    )
+
+
+def test_a_product_takes_the_waves_that_the_gpu_s_own_processors_need() -> None:
+    # 150 tiles of 128 x 256: two waves of the reference's 132 processors, one of 150, three of 66.
+    profile = dataclasses.replace(profile_of({"mm bfloat16 nn": [((0.0,) * 5, 1.0)]}), gpu=SIMPLE_GPU)
+    product = mm(128 * 150, 256, 1024)
+    wave_ns = 2 * 128 * 256 * 1024 * 132 / 1000  # one tile on each of 132 processors, which do 1000 in a ns together
+
+    def time_ns(num_sms: int) -> int:
+        gpu = dataclasses.replace(SIMPLE_GPU, name="other", num_sms=num_sms, bf16_tflops=num_sms / 132)
+        return price_with([product], Pricing(dataclasses.replace(gpu, dram_gb_per_s=1e6), profile, False))[0].time_ns
+
+    assert time_ns(150) == round(1000 + wave_ns * 150 / 132 / 2)
+    assert time_ns(66) == round(1000 + wave_ns * 150 / 132 * 3 / 2)
 
 
 @given(
     st.sampled_from(sorted(BY_BYTES)), SIZES, SIZES, st.integers(1, 3000), st.sampled_from(["bfloat16", "float32"]),
     st.sampled_from(["h200", "h100-80gb", "a100-80gb", "l4"]),
 )  # fmt: skip
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=250)
 def test_more_rows_of_what_is_larger_by_its_bytes_never_take_less_time(
     name: str, rows: int, columns: int, more: int, dtype: str, gpu: str
 ) -> None:
@@ -137,11 +203,80 @@ def test_along_lines_through_any_points_that_rise_more_bytes_never_take_less_tim
     risen = []
     for line in range(3):
         sizes = sorted(size for size, other in rows if other == line)
-        times = rising([rows[size, line] for size in sizes])
+        times = never_falling([rows[size, line] for size in sizes])
         risen += [(float(size), float(line), time_ns) for size, time_ns in zip(sizes, times, strict=True)]
     lines = Lines.of(risen, SIMPLE_GPU)
     small_ns, large_ns = (lines.ratio((at, other)) * streaming_ns(2**at, SIMPLE_GPU) for at in (size, size + more))
     assert small_ns <= large_ns * (1 + 1e-9)
+
+
+# ---- What rises with every size ----------------------------------------------------------------------------------
+
+RISING = Rising.of([(4.0, 0.0, 1000), (8.0, 0.0, 4000), (4.0, 3.0, 2000)])
+
+
+def test_what_rises_is_what_was_measured_and_lies_between_its_bounds_elsewhere() -> None:
+    assert [RISING.time_ns(place) for place in ((4.0, 0.0), (8.0, 0.0), (4.0, 3.0))] == [1000, 4000, 2000]
+    # Half way: at least 4000 halved twice, at most 1000 doubled twice.
+    assert RISING.time_ns((6.0, 0.0)) == pytest.approx((1000 * 4000) ** 0.5)
+    # Beyond: at least the largest, 4000; at most 4000 doubled by 2 and by 1 more, or 2000 doubled by 6.
+    assert RISING.time_ns((10.0, 1.0)) == pytest.approx((4000 * 32_000) ** 0.5)
+    # Two points that contradict each other: 900 is smaller and took longer.
+    assert Rising.of([(4.0, 1000), (5.0, 500)]).time_ns((5.0,)) == pytest.approx((1000 * 500) ** 0.5)
+
+
+@given(
+    st.lists(st.tuples(*[st.integers(0, 20)] * 3, st.integers(1, 10**6)), min_size=1, max_size=8),
+    st.tuples(*[st.floats(0, 24)] * 3), st.tuples(*[st.floats(0, 4)] * 3),
+)  # fmt: skip
+@settings(deadline=None)
+def test_among_any_points_what_is_larger_in_any_size_never_takes_less_time(
+    points: list[tuple[int, int, int, int]], place: tuple[float, float, float], more: tuple[float, float, float]
+) -> None:
+    rising = Rising.of(points)
+    larger = tuple(size + growth for size, growth in zip(place, more, strict=True))
+    assert rising.time_ns(place) <= rising.time_ns(larger) * (1 + 1e-9)
+
+
+REDUCED = [f"aten.{name}.dim_IntList" for name in ("sum", "mean", "amax", "var", "linalg_vector_norm", "any")]
+
+
+@given(st.sampled_from(REDUCED), SIZES, SIZES, st.integers(0, 3000), st.integers(0, 3000), st.sampled_from([0, 1]))
+@settings(deadline=None, max_examples=200)
+def test_a_larger_reduction_never_takes_less_time(
+    name: str, rows: int, columns: int, more_rows: int, more_columns: int, dim: int
+) -> None:
+    def reduce(rows: int, columns: int) -> Op:
+        return op(name, [f"bfloat16[{rows},{columns}]", [dim]], [f"bfloat16[{columns if dim == 0 else rows}]"])
+
+    few, many = reduce(rows + 1, columns + 1), reduce(rows + 1 + more_rows, columns + 1 + more_columns)
+    assert ns_of(few) <= ns_of(many)
+
+
+@given(SIZES, SIZES, st.integers(0, 3000), st.integers(0, 3000), st.sampled_from(["bfloat16", "float32"]))
+@settings(deadline=None, max_examples=100)
+def test_a_larger_gradient_of_an_embedding_never_takes_less_time(
+    tokens: int, width: int, more_tokens: int, more_width: int, dtype: str
+) -> None:
+    def backward(tokens: int, width: int) -> Op:
+        args: list[object] = [f"{dtype}[{tokens},{width}]", f"int64[{tokens}]", 50_000, -1, False]
+        return op("aten.embedding_dense_backward.default", args, [f"{dtype}[50000,{width}]"])
+
+    assert ns_of(backward(tokens, width)) <= ns_of(backward(tokens + more_tokens, width + more_width))
+
+
+def test_a_time_lies_between_those_of_what_is_smaller_and_what_is_larger_in_every_coordinate() -> None:
+    points = (((2.0, 2.0), 1.0), ((4.0, 4.0), 1.0), ((2.0, 6.0), 1.0))
+    table = Table(points, (100.0, 300.0, 200.0))
+    assert table.bounded((3.0, 3.0), 50.0) == 100.0
+    assert table.bounded((3.0, 3.0), 250.0) == 250.0
+    assert table.bounded((3.0, 3.0), 999.0) == 300.0
+    assert table.bounded((1.0, 1.0), 999.0) == 100.0  # nothing is smaller, and the smallest of all is larger
+    assert table.bounded((9.0, 9.0), 250.0) == 300.0  # all are smaller
+    contradicting = Table(points[:2], (300.0, 100.0))
+    assert contradicting.bounded((3.0, 3.0), 50.0) == 100.0
+    assert contradicting.bounded((3.0, 3.0), 999.0) == 300.0
+    assert Table(points).bounded((3.0, 3.0), 50.0) == 50.0
 
 
 def test_an_op_that_was_measured_to_be_faster_than_a_smaller_one_is_priced_so() -> None:

@@ -22,15 +22,15 @@ from trainfit.gpus.hidden.cudnn_library import Convolution, Plan
 from trainfit.records import OUTPUT, Op, Phase, TensorRef
 
 H200 = find_gpu("h200")
-PART_BYTES = 4 * 128 * 128 + 4  # fp32 sums of a tile, and a counter
-PLAN_BYTES = 147
+TILE_BYTES = 4 * 128 * 128  # fp32 sums of a tile
+PLAN_BYTES = 175
 Shape = tuple[int, ...]
 
 
 def problem(kind: cudnn.Kind, x: Shape, weight: Shape, y: Shape, **settings: Any) -> cudnn.Problem:
     stride = settings.get("stride", (1, 1))
     return cudnn.Problem(
-        kind, settings.get("item_bytes", 4), settings.get("channels_last", False), x, weight, y, stride
+        kind, settings.get("dtype", "float32"), settings.get("channels_last", False), x, weight, y, stride
     )
 
 
@@ -40,23 +40,24 @@ def shared_plan(engine: int, tile: int = 0, cluster: tuple[int, int] = (1, 1), a
 
 
 def test_tiles_of_a_weight_gradient_are_shared_by_all_blocks() -> None:
-    # 2 x 2 tiles of 128 x 128 for each of 9 pixels; 132 blocks cut each of the 36 into 3. The H200 took 35127903 bytes.
+    # 2 x 2 tiles of 128 x 128 for each of 9 pixels; 132 blocks cut each of the 36 into 3, which are added as 2 pairs
+    # and 1 of those. The H200 took just this.
     asked = problem("weight gradient", (64, 256, 14, 14), (256, 256, 3, 3), (64, 256, 14, 14))
     copies_bytes = 4 * (64 * 256 * 14 * 14 * 2 + 256 * 256 * 9)
     assert copies_bytes == 28049408
-    expected = copies_bytes + 36 * 3 * PART_BYTES + PLAN_BYTES
-    assert cudnn.planned_bytes(asked, shared_plan(68), H200) == expected == 35127875
+    expected = copies_bytes + 36 * (3 * TILE_BYTES + 4 * (2 + 1)) + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(68), H200) == expected == 35127903
 
 
 def test_clusters_leave_blocks_idle() -> None:
     # 9 tiles of 64 x 64; clusters of 3 fit 39 times, so each tile is cut into 117 // 9 = 13. The H200 took 1917591.
     asked = problem(
-        "weight gradient", (64, 64, 56, 56), (64, 64, 3, 3), (64, 64, 56, 56), item_bytes=2, channels_last=True
+        "weight gradient", (64, 64, 56, 56), (64, 64, 3, 3), (64, 64, 56, 56), dtype="bfloat16", channels_last=True
     )
     assert (
         cudnn.planned_bytes(asked, shared_plan(65, tile=5, cluster=(1, 3)), H200)
-        == 9 * 13 * (4 * 64 * 64 + 4) + PLAN_BYTES
-        == 1917543
+        == 9 * (13 * 4 * 64 * 64 + 4 * (7 + 4 + 2 + 1)) + PLAN_BYTES
+        == 1917607
     )
 
 
@@ -64,8 +65,30 @@ def test_only_the_last_wave_is_shared_and_no_part_is_shorter_than_four_steps() -
     # 4096 tiles are 31 waves of 132, and 4 more; 9 x 256 products are 72 steps, 18 parts. The H200 took 543949299.
     asked = problem("output", (16, 256, 1, 16384), (256, 256, 1, 9), (16, 256, 1, 16384))
     copies_bytes = 4 * (16 * 256 * 16384 * 2 + 256 * 256 * 9)
-    expected = copies_bytes + 4 * 18 * PART_BYTES + PLAN_BYTES
-    assert cudnn.planned_bytes(asked, shared_plan(67, cluster=(1, 2)), H200) == expected == 543949235
+    expected = copies_bytes + 4 * (18 * TILE_BYTES + 4 * (9 + 5 + 3 + 2 + 1)) + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(67, cluster=(1, 2)), H200) == expected == 543949295
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "parts"),
+    [
+        # 18 tiles, which 117 blocks could cut into 6: but a third round of adding is not worth it, as measured
+        ("bfloat16", (256, 128), 18 * 4),
+        ("float16", (256, 128), 18 * 6),
+        # 9 tiles: 13 parts of 59 steps each
+        ("bfloat16", (128, 128), 9 * 13),
+    ],
+)
+def test_sums_of_halves_are_cut_into_powers_of_two_unless_they_are_long(
+    dtype: str, channels: tuple[int, int], parts: int
+) -> None:
+    image = (96, channels[0], 16, 16)
+    asked = problem(
+        "weight gradient", image, (channels[1], channels[0], 3, 3), (96, channels[1], 16, 16),
+        dtype=dtype, channels_last=True,
+    )  # fmt: skip
+    found = cudnn.planned_bytes(asked, shared_plan(65, cluster=(1, 3)), H200)
+    assert found // TILE_BYTES == parts
 
 
 def test_a_plan_that_shares_nothing_takes_what_it_says() -> None:
@@ -86,7 +109,13 @@ def test_of_several_trees_the_middle_counts() -> None:
     asked = problem("weight gradient", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16))
     trees = [cudnn.Tree.of(np.array([-1]), np.array([number])) for number in range(3)]
     forms = [cudnn.Form(""), cudnn.Form("", splits=5), cudnn.Form("", splits=2)]
-    assert cudnn.middle_bytes(asked, trees, forms, 132) == 2 * 4 * 8 * 8 * 9
+    assert cudnn.middle_bytes(asked, trees, forms, 132) == 2 * 4 * 8 * 8 * 9 + PLAN_BYTES
+
+
+def test_a_weight_gradient_by_cublas_is_a_product_per_sample_and_takes_nothing_besides() -> None:
+    # As measured: 4 bytes for each weight and sample, and no plan.
+    asked = problem("weight gradient", (96, 128, 16, 16), (512, 128, 1, 1), (96, 512, 16, 16), dtype="bfloat16")
+    assert cudnn.Form("", per_sample=1).workspace_bytes(asked, 132) == 4 * 96 * 512 * 128 == 25_165_824
 
 
 def test_the_trees_are_small_quick_to_load_and_as_good_as_their_file_says() -> None:

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 
 import trainfit
+from priced_ops import HOST, profile_of
 from trainfit import _estimate
-from trainfit.cost import pricing_for
+from trainfit._time_estimate import time_step
+from trainfit.cost import Pricing, pricing_for
 from trainfit.errors import BadProfile, BadSize, BadStep, UnknownGpu, UsageError
 from trainfit.gpus.catalogue import Gpu, find_gpu
-from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, Trace
+from trainfit.records import Category, MemoryEvent, Op, Phase, Section, Storage, TensorRef, Trace
 
 MIB = 2**20
 STEP = trainfit.Step(model=nn.Linear(1, 1), batch=())
@@ -124,8 +126,10 @@ def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> No
     assert record.pop("trace_seconds") >= 0
     assert len(record.pop("not_modelled")) == 3
     host = pricing_for(find_gpu("h100-80gb")).profile.host
-    forward_ms = (host.module_ns + host.forward_view_ns) / 1e6  # no tensors, so no kernels: the CPU's time alone
-    backward_ms, optimizer_ms = host.backward_view_ns / 1e6, host.optimizer_call_ns / 1e6
+    weights = host.weights_percent  # no tensors, so no kernels: the CPU's time alone
+    forward_ms = (host.module_ns + weights["view"] / 100 * host.forward_ns) / 1e6
+    backward_ms = weights["backward view"] / 100 * host.backward_ns / 1e6
+    optimizer_ms = (host.optimizer_step_ns + host.optimizer_call_ns) / 1e6
     step_ms = forward_ms + backward_ms + optimizer_ms
     spread = host.fast_percent, host.slow_percent
     assert record == {
@@ -144,6 +148,7 @@ def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> No
         "parallelism": None,
         "host_ms": round(step_ms, 3),
         "launch_bound": True,
+        "launch_bound_sure": True,
         "mfu": 0.0,
         "time_source": "datasheet",
         "roofline_share": 0.0,
@@ -165,6 +170,9 @@ def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> No
 
 
 def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
+    host = pricing_for(find_gpu("h100-80gb")).profile.host  # the optimizer's step is all that takes any time
+    step_ms = (host.optimizer_step_ns + host.optimizer_call_ns) / 1e6
+    low_ms, high_ms = (step_ms * percent / 100 for percent in (host.fast_percent, host.slow_percent))
     assert str(estimate).splitlines() == [
         "fits h100-80gb: 42.0 MiB of 78.6 GiB (0.1%)",
         "",
@@ -186,7 +194,9 @@ def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
         "  other             0 B   0.0%",
         "",
         "time",
-        "  step      0.0 ms (0.0 to 0.0); launch-bound: the GPU waits 0.0 ms for the CPU",
+        f"  step      {step_ms:.1f} ms ({low_ms:.1f} to {high_ms:.1f}); "
+        f"launch-bound: the GPU waits {step_ms:.1f} ms for the CPU",
+        f"  phases    optimizer {step_ms:.1f} ms",
         "  GPU busy  0.0 ms, MFU 0.0%",
         "  source    datasheet (datasheet, less certain)",
         "",
@@ -308,6 +318,25 @@ def test_tokens_are_counted_and_layers_of_a_stack_are_one_module() -> None:
     names = [share.name for share in time.top_modules]
     assert "layers.*" in names
     assert not any("layers.0" in name for name in names)
+
+
+def test_near_the_line_it_is_said_that_the_host_decides() -> None:
+    # One op: 100 ns to issue, 500 ns on the GPU. At 80% of the one and 92% of the other the GPU waits 80 ns of 540, at
+    # 150% and 108% it waits 150 of 690; the line is at 15%, and 100 of 600 are beyond it.
+    zeros = dataclasses.replace(
+        op("aten.zeros.default", Phase.FORWARD), outputs=(TensorRef(0, "float32", (1,), (1,), 0),)
+    )
+    host = dataclasses.replace(HOST, module_ns=0, forward_ns=100)
+    trace = Trace(
+        gpu="h200", torch_version="2.13.0", num_parameters=0, ops=(zeros,), storages=(), first_step=(0,),
+        steady_step=(0,), sections=(Section("micro_batch", 0, 1, ()),),
+    )  # fmt: skip
+    profile = profile_of({"fill contiguous": [((0.0, 0.0, 0.0), 500 / 1004)]})
+    time = time_step(trace, Pricing(profile.gpu, dataclasses.replace(profile, host=host), True))
+    assert (time.step_ms, time.range_ms) == (600e-6, (540e-6, 690e-6))
+    assert (time.launch_bound, time.launch_bound_sure) == (True, False)
+    slower = dataclasses.replace(profile, host=dataclasses.replace(host, forward_ns=200))
+    assert time_step(trace, Pricing(profile.gpu, slower, True)).launch_bound_sure
 
 
 def test_a_profile_that_is_missing_is_said_before_anything_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:

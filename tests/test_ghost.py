@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from trainfit import assume_size, ghost_gpu, torch_compat
-from trainfit.errors import DataDependentShape, UnknownGpu
+from trainfit import ghost_gpu, torch_compat
+from trainfit.errors import UnknownGpu
 
 
 def ops_of(program: Callable[[], Any], gpu: str = "h200") -> list[str]:
@@ -69,6 +70,43 @@ def test_torch_cuda_answers_for_the_named_gpu() -> None:
             pass
 
 
+def test_what_training_scripts_ask_of_cuda_besides_is_answered() -> None:
+    with ghost_gpu("h200"):
+        torch.cuda.nvtx.range_push("forward")
+        torch.cuda.nvtx.range_pop()
+        assert torch.cuda.memory_allocated() == torch.cuda.max_memory_reserved() == 0
+        assert torch.cuda.memory_stats()["allocated_bytes.all.peak"] == 0
+        generator = torch.Generator(device="cuda").manual_seed(1)
+        assert generator.device == torch.device("cuda:0")
+        assert torch.randn(3, device="cuda", generator=generator).is_cuda
+        assert torch.ones(2).pin_memory().to("cuda", non_blocking=True).is_cuda
+        assert torch.empty(2, pin_memory=True).is_cpu
+        with torch.autograd.graph.save_on_cpu(pin_memory=True):
+            y = torch.randn(3, device="cuda", requires_grad=True).sin()
+        y.sum().backward()
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_a_compiled_module_runs_as_it_was_written_and_ops_on_functions_are_refused() -> None:
+    before = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()), backend="eager")
+
+    @torch.compile(backend="eager")
+    def compiled_before(x: torch.Tensor) -> torch.Tensor:
+        return x.sin()
+
+    def program() -> None:
+        x = torch.randn(2, 4, device="cuda")
+        inside = torch.compile(nn.Linear(4, 4).to("cuda"))  # by its usual backend, which would want a GPU
+        torch.compile(dynamic=True)(torch.Tensor.tanh)(inside(before.to("cuda")(compiled_before(x))))
+
+    computing = [name for name in ops_of(program) if name in ("sin", "addmm", "gelu", "tanh")]
+    assert computing == ["sin", "addmm", "gelu", "addmm", "tanh"]
+    with ghost_gpu("h200"):
+        q = torch.randn(1, 2, 128, 16, device="cuda", requires_grad=True)
+        with pytest.raises(NotImplementedError, match="flex_attention computes with functions"):
+            flex_attention(q, q, q)
+
+
 def test_an_unknown_gpu_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownGpu, match="h200"), ghost_gpu("h201"):
         pass
@@ -77,6 +115,28 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_name() -> None:
 def test_a_host_tensor_among_gpu_tensors_is_refused_as_cuda_does() -> None:
     with ghost_gpu("h200"), pytest.raises(RuntimeError, match="same device"):
         torch.ones(3, device="cuda") + torch.ones(3)
+
+
+def test_matrices_of_two_types_are_refused_as_cuda_does() -> None:
+    with ghost_gpu("h200"):
+        layer, x = nn.Linear(4, 4, device="cuda"), torch.randn(2, 4, device="cuda", dtype=torch.float16)
+        with pytest.raises(RuntimeError, match="mat1 and mat2 to have the same dtype"):
+            layer(x)
+        with pytest.raises(RuntimeError, match="mat1 and mat2 to have the same dtype"):
+            x.expand(3, 2, 4) @ torch.randn(3, 4, 5, device="cuda")
+
+
+def test_a_host_tensor_may_say_what_is_made_on_the_gpu() -> None:
+    host = torch.arange(6).reshape(2, 3)
+    with ghost_gpu("h200"):
+        for made in (
+            torch.empty_like(host, device="cuda"),
+            torch.randn_like(host, dtype=torch.float32, device="cuda"),
+            torch.full_like(host, 7, device="cuda"),
+            host.new_zeros(2, 3, device="cuda"),
+        ):
+            assert (made.device, made.shape) == (torch.device("cuda:0"), (2, 3))
+        assert torch.full_like(host, 7, device="cuda").sum().item() == 42
 
 
 def test_a_host_scalar_is_welcome() -> None:
@@ -228,6 +288,18 @@ def test_packed_sequences_run_on_cudnn() -> None:
     assert "_cudnn_rnn" in ops_of(program)
 
 
+def test_cells_take_their_fused_kernels_and_known_values_come_back_to_the_host() -> None:
+    def program() -> None:
+        x, h = torch.randn(4, 8, device="cuda"), torch.zeros(4, 16, device="cuda")
+        state, _ = nn.LSTMCell(8, 16, device="cuda")(x, (h, h))
+        nn.GRUCell(16, 16, device="cuda")(state, h).sum().backward()
+        assert torch.arange(3, device="cuda").cpu().tolist() == [0, 1, 2]
+
+    names = ops_of(program)
+    assert names.count("_thnn_fused_lstm_cell") == 1
+    assert names.count("_thnn_fused_gru_cell_backward") == 1
+
+
 # ---- gradients -----------------------------------------------------------------------------------------------------
 
 
@@ -310,125 +382,38 @@ def test_a_deep_copy_has_parameters_of_its_own_that_need_gradients_as_the_origin
         assert [n for n, _ in twin.named_parameters()] == ["weight", "bias"]
 
 
-# ---- data ----------------------------------------------------------------------------------------------------------
+# ---- modules that were made elsewhere ------------------------------------------------------------------------------
 
 
-def test_values_from_the_host_are_known_through_views_ops_and_writes() -> None:
-    mask = torch.ones(4, 8, dtype=torch.long)
-    mask[0, 3:] = 0
+class TiedNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.norm(self.first(x)))
+
+
+@pytest.mark.parametrize("move", [lambda m: m.to("cuda"), lambda m: m.cuda(), lambda m: m.to_empty(device="cuda")])
+def test_a_module_that_moves_to_the_gpu_keeps_its_parameters_which_are_ghosts_then(move: Callable[..., Any]) -> None:
     with ghost_gpu("h200"):
-        ghost = mask.to("cuda")
-        assert not bool((ghost == 1).all())
-        assert ghost.sum().item() == 27
-        assert ghost[:, 2:].sum().item() == 19
-        assert ghost.bool().nonzero().shape == (27, 2)
-        assert bool((ghost == 0).any()) is True
-        assert bool((ghost == 7).any()) is False
-        assert torch.randn(4, 8, 16, device="cuda")[ghost.bool()].shape == (27, 16)
-        ghost[0, 0] = 0
-        assert ghost.sum().item() == 26
-        ghost.random_(0, 5)
-        assert ghost.sum().item() == 1  # unknown by now: the stated answer
-
-
-def test_unknown_scalars_get_the_stated_answers() -> None:
-    with ghost_gpu("h200"):
-        x = torch.randn(3, device="cuda")
-        assert x.sum().item() == 1.0
-        assert bool((x > 0).all()) is True
-        assert bool(torch.isnan(x).any()) is False
-        assert x.cpu().tolist() == [1.0, 1.0, 1.0]
-        nn.init.trunc_normal_(torch.empty(4, 4, device="cuda"))  # loops until nothing is out of bounds
-
-
-def test_a_shape_that_depends_on_data_names_the_line_and_the_cure() -> None:
-    with ghost_gpu("h200"):
-        x = torch.randn(6, device="cuda")
-        with pytest.raises(DataDependentShape, match=r"test_ghost\.py:\d+ .*x\[x > 0\]") as error:
-            x[x > 0]
-        assert "assume_size" in error.value.hint
-        with assume_size(4):
-            assert x[x > 0].shape == (4,)
-            assert torch.nonzero(x).shape == (4, 1)
-            assert torch.masked_select(x, x > 0).shape == (4,)
-
-
-def test_writing_through_a_mask_names_its_own_line_and_not_that_of_backward() -> None:
-    with ghost_gpu("h200"):
-        x = torch.randn(6, 5, device="cuda")
-        row = nn.Parameter(torch.randn(5, device="cuda"))
-        mask, filled = x[:, 0] > 0, x.clone()
-        filled[mask] = 0.0  # has no gradient to be read back
-        filled[mask] = row
-        with pytest.raises(DataDependentShape, match=r"test_ghost\.py:\d+ .*filled\[mask\] = row"):
-            filled.sum().backward()
-        filled = x.clone()
-        with assume_size(4):
-            filled[mask] = row
-        filled.sum().backward()
-        assert row.grad is not None
-        assert filled[mask].shape == (4, 5)
-        mask |= x[:, 1] > 0
-        with pytest.raises(DataDependentShape):  # another mask by now
-            filled[mask]
-
-
-def test_as_many_rows_are_written_through_a_mask_as_there_are() -> None:
-    with ghost_gpu("h200"):
-        x = torch.randn(6, 5, device="cuda")
-        rows = nn.Parameter(torch.randn(3, 5, device="cuda"))
-        filled, mask = x.clone(), x[:, 0] > 0
-        filled[mask] = rows
-        filled.sum().backward()
-        assert rows.grad is not None
-        assert rows.grad.shape == (3, 5)
-
-
-def test_a_mask_on_the_host_is_known() -> None:
-    with ghost_gpu("h200"):
-        x = torch.randn(4, 5, device="cuda")
-        row = nn.Parameter(torch.randn(5, device="cuda"))
-        mask, filled = torch.tensor([True, False, True, True]), x.clone()
-        assert x[mask].shape == (3, 5)
-        filled[mask] = row
-        filled.sum().backward()
-        assert row.grad is not None
-
-
-def test_a_tensor_without_elements_is_known() -> None:
-    with ghost_gpu("h200"):
-        nothing = torch.tensor([], dtype=torch.int64, device="cuda")
-        assert torch.cat([torch.tensor([2, 64], device="cuda"), nothing]).tolist() == [2, 64]
-        assert torch.nonzero(nothing).shape == (0, 1)
-
-
-def test_ctc_loss_keeps_a_table_of_its_paths() -> None:
-    with ghost_gpu("h200"):
-        log_probs = torch.randn(50, 4, 20, device="cuda").log_softmax(2).requires_grad_()
-        lengths = torch.tensor([3, 7, 5, 6])
-        loss = F.ctc_loss(log_probs, torch.ones(21, dtype=torch.long, device="cuda"), torch.full((4,), 50), lengths)
-        loss.backward()
-        assert log_probs.grad is not None
-        assert torch.ops.aten._ctc_loss(
-            log_probs.detach(), torch.ones(21, dtype=torch.long, device="cuda"), [50] * 4, [3, 7, 5, 6]
-        )[1].shape == (4, 50, 2 * 7 + 1)
-
-
-def test_a_host_scalar_fills_and_new_tensors_come_to_the_gpu() -> None:
-    with ghost_gpu("h200"):
-        x = torch.randn(3, device="cuda")
-        assert x.masked_fill(x > 0, torch.tensor(0.0)).is_cuda
-        assert x.new_tensor([1, 2]).is_cuda
-        assert x.new_tensor([1, 2]).dtype == torch.float32
-
-
-def test_cells_take_their_fused_kernels_and_known_values_come_back_to_the_host() -> None:
-    def program() -> None:
-        x, h = torch.randn(4, 8, device="cuda"), torch.zeros(4, 16, device="cuda")
-        state, _ = nn.LSTMCell(8, 16, device="cuda")(x, (h, h))
-        nn.GRUCell(16, 16, device="cuda")(state, h).sum().backward()
-        assert torch.arange(3, device="cuda").cpu().tolist() == [0, 1, 2]
-
-    names = ops_of(program)
-    assert names.count("_thnn_fused_lstm_cell") == 1
-    assert names.count("_thnn_fused_gru_cell_backward") == 1
+        model = TiedNorm()
+        weight, optimizer = model.first.weight, torch.optim.AdamW(model.parameters())
+        assert move(model) is model
+        assert weight is model.first.weight
+        assert {t.device for t in (*model.parameters(), *model.buffers())} == {torch.device("cuda:0")}
+        assert (isinstance(weight, nn.Parameter), weight.requires_grad, weight.is_leaf) == (True, True, True)
+        with torch.autocast("cuda", torch.bfloat16):
+            out = model(torch.randn(2, 4, device="cuda"))
+        assert out.dtype == torch.bfloat16
+        out.float().sum().backward()
+        assert weight.grad is not None
+        assert weight.grad.is_cuda
+        optimizer.step()
+        assert optimizer.state[weight]["exp_avg"].is_cuda
+        assert weight.half().is_cuda
+        model.cpu()
+        assert weight is model.second.weight
+        assert {type(weight), weight.device} == {nn.Parameter, torch.device("cpu")}
+        assert weight.grad.device == torch.device("cpu")

@@ -50,6 +50,36 @@ def test_results_are_the_same_the_second_time_and_those_of_meta_tensors() -> Non
     assert first == {(a, b): geometry(meta(a) + meta(b)) for a, b in first}
 
 
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("memory_format", [torch.preserve_format, torch.contiguous_format])
+def test_zeros_and_square_roots_are_laid_out_as_torch_does_it(
+    memory_format: torch.memory_format, dtype: torch.dtype | None
+) -> None:
+    with ghost_gpu("h200"):
+        shapes = {name: (tuple(x.shape), x.stride(), x.dtype) for name, x in operands().items()}
+        zeros = {
+            name: geometry(torch.zeros_like(x, memory_format=memory_format, dtype=dtype))
+            for name, x in operands().items()
+        }
+        roots = {name: geometry(torch._foreach_sqrt([x])[0]) for name, x in operands().items() if x.is_floating_point()}
+    meta = {
+        name: torch.empty_strided(shape, stride, dtype=kind, device="meta")
+        for name, (shape, stride, kind) in shapes.items()
+    }
+    like = {name: torch.zeros_like(x, memory_format=memory_format, dtype=dtype) for name, x in meta.items()}
+    assert zeros == {name: geometry(x) for name, x in like.items()}
+    assert roots == {name: geometry(torch.sqrt(meta[name])) for name in roots}
+
+
+def test_random_numbers_come_in_place() -> None:
+    with ghost_gpu("h200"):
+        x = torch.empty(4, 6, device="cuda").t()
+        before = geometry(x)
+        assert x.uniform_(-1.0, 1.0) is x
+        assert x.normal_(0.0, 2.0) is x
+        assert geometry(x) == before
+
+
 def test_numbers_and_types_are_part_of_what_is_remembered() -> None:
     with ghost_gpu("h200"):
         whole = operands()["whole"]

@@ -90,7 +90,7 @@ def test_layers_that_are_recomputed_are_told_of_again_by_their_own_numbers() -> 
 def test_a_plan_tells_when_it_solves_and_which_plan_it_tries() -> None:
     told = told_by(lambda: trainfit.plan(step_of(Stack()), budget="min", memory="allocated"))
     doing = [what for what, _, _ in told]
-    assert doing.index("recording the blocks") < doing.index("solving") < doing.index("plan 1: building the model")
+    assert doing.index("tracing the optimizer") < doing.index("solving") < doing.index("plan 1: building the model")
     assert ("plan 1: tracing layer", 3, 3) in told
 
 

@@ -38,8 +38,8 @@ def test_the_model_ladder_starts_at_the_smallest_peak_and_its_times_fall() -> No
     ladder = ModelLadder(equal_blocks(4), is_fine=True)
     assert (ladder.at(0).options, ladder.least_bytes(0)) == ((2, 2, 2, 1), 17 * UNIT)
     # 17 units and three quarters of what is up to 49, those of recomputing nothing: b of two blocks goes.
-    assert (ladder.at(768).options, ladder.least_bytes(768)) == ((1, 1, 0, 0), 41 * UNIT)
-    times = [ladder.at(step).recompute_ns for step in range(0, ladder.num_steps, 64)]
+    assert (ladder.at(1536).options, ladder.least_bytes(1536)) == ((1, 1, 0, 0), 41 * UNIT)
+    times = [ladder.at(step).recompute_ns for step in range(0, ladder.num_steps, 128)]
     assert times == sorted(times, reverse=True)
 
 

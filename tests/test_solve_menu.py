@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from solve_cases import UNIT, op, program, programs
 from trainfit.records import BlockProgram
 from trainfit.solve.graph import build_graph
-from trainfit.solve.menu import frontier, option_within
+from trainfit.solve.menu import frontier
 from trainfit.solve.mincut import Network
+from trainfit.solve.pareto import undominated
 from trainfit.solve.replay import evaluate
 
 FUZZ = settings(max_examples=600, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
@@ -97,18 +98,18 @@ def test_the_frontier_is_the_lower_envelope_of_every_legal_decision(
 
 
 @FUZZ
-@given(programs(max_ops=6), st.integers(0, 20), st.booleans())
-def test_the_fastest_option_within_a_cap_is_that_of_brute_force(
-    case: tuple[BlockProgram, list[int]], cap_units: int, ends_stay: bool
+@given(programs(max_ops=6), st.booleans())
+def test_the_undominated_options_are_those_of_brute_force(
+    case: tuple[BlockProgram, list[int]], ends_stay: bool
 ) -> None:
     drawn, time_ns = case
-    cap_bytes = cap_units * UNIT
-    option = option_within(build_graph(drawn, time_ns, None if ends_stay else ()), cap_bytes)
-    legal = [(ns, nbytes) for nbytes, ns in costs(drawn, time_ns, ends_stay) if nbytes <= cap_bytes]
-    if option is None:
-        assert not legal
-    else:
-        assert (option.recompute_ns, option.kept_bytes) == min(legal)
+    listed = undominated(build_graph(drawn, time_ns, None if ends_stay else ()))
+    points = costs(drawn, time_ns, ends_stay)
+    unbeaten = {
+        (size, ns) for size, ns in points if not any(s <= size and t <= ns and (s, t) != (size, ns) for s, t in points)
+    }
+    assert listed.is_complete
+    assert [(o.kept_bytes, o.recompute_ns) for o in listed.options] == sorted(unbeaten, reverse=True)
 
 
 @FUZZ

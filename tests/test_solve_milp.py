@@ -9,38 +9,16 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from solve_cases import UNIT, equal_blocks, memory_of, op, program, programs
+from solve_cases import UNIT, equal_blocks, memory_of, op, problems, program
 from trainfit.records import BlockProgram
 from trainfit.solve.graph import build_graph
 from trainfit.solve.linear import IntegerProgram, Solution
-from trainfit.solve.menu import frontier, undominated
+from trainfit.solve.menu import frontier
 from trainfit.solve.milp import enriched, fastest_within, recompute_bound_ns, smallest_peak
+from trainfit.solve.pareto import undominated
 from trainfit.solve.whole import Problem
 
 FUZZ = settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-
-
-@st.composite
-def problems(draw: st.DrawFn) -> tuple[Problem, list[BlockProgram]]:
-    """One or two classes of small blocks in runs of up to three."""
-    cases = draw(st.lists(programs(max_ops=5), min_size=1, max_size=2))
-    graphs = tuple(build_graph(drawn, times) for drawn, times in cases)
-    class_of: list[int] = []
-    for _ in range(draw(st.integers(1, 3))):
-        class_of += [draw(st.integers(0, len(graphs) - 1))] * draw(st.integers(1, 3))
-    class_of = class_of[:5]
-    gradient_units = [draw(st.integers(0, 8)) for _ in graphs]
-    slopes = [(graphs[c].saved_bytes // UNIT + 1, gradient_units[c]) for c in class_of]
-    return (
-        Problem(
-            memory=memory_of(slopes, draw(st.integers(0, 8))),
-            class_of=tuple(class_of),
-            graphs=graphs,
-            menus=tuple(frontier(graph) for graph in graphs),
-            base_ns=10,
-        ),
-        [drawn for drawn, _ in cases],
-    )
 
 
 @FUZZ
@@ -49,7 +27,7 @@ def test_no_assignment_of_any_options_in_any_order_beats_the_choice(
     case: tuple[Problem, list[BlockProgram]], budget_units: int
 ) -> None:
     problem, _ = case
-    everything = tuple(undominated(graph, 100) for graph in problem.graphs)
+    everything = tuple(undominated(graph).options for graph in problem.graphs)
     assume(all(len(menu) <= 6 for menu in everything))
     full = Problem(problem.memory, problem.class_of, problem.graphs, everything, problem.base_ns)
     assume(len(problem.class_of) <= 4 or all(len(menu) <= 4 for menu in everything))

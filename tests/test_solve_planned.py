@@ -14,7 +14,8 @@ from torch.utils.checkpoint import checkpoint
 
 import trainfit
 from test_plan import Shared, Stack, UNet, step_of
-from trainfit._plan import Planner
+from trainfit._plan import Planner, trace_for_plans
+from trainfit.apply import record_blocks
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import hidden_memory
 from trainfit.simulate import AllocatorMode, simulate_memory
@@ -67,6 +68,40 @@ def test_sketches_are_the_peaks_of_written_traces_and_stop_beyond_a_limit(alloca
         assert made.sketches.reserved_within(ways, peaks.reserved_bytes) == peaks.reserved_bytes
         half = peaks.reserved_bytes // 2
         assert half < made.sketches.reserved_within(ways, half) < peaks.reserved_bytes
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.LSTM(8, 8, num_layers=2, dropout=0.5) for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x, _ = layer(x)
+        return x.square().mean()
+
+
+@pytest.mark.parametrize("name", [*STEPS, "shared", "sharded", "replicated", "recurrent"])
+def test_blocks_are_recorded_in_the_traced_forward_as_in_one_of_their_own(name: str) -> None:
+    stack = STEPS["autocast"]
+    others = {
+        "shared": step_of(Shared),
+        "sharded": replace(stack, fsdp=trainfit.FSDP(world_size=2)),
+        "replicated": replace(stack, ddp=trainfit.DDP(world_size=2)),
+        "recurrent": trainfit.Step(model=Recurrent, batch=(torch.zeros(4, 3, 8),)),
+    }
+    step, gpu = (STEPS | others)[name], find_gpu("h200")
+    traced = trace_for_plans(step, gpu)
+    assert traced.trace == trace_step(step, gpu)
+    assert traced.programs == record_blocks(step, gpu) != ()
+
+
+@pytest.mark.parametrize("memory", ["reserved", "allocated"])
+def test_a_way_to_run_the_step_takes_what_its_written_trace_is_estimated_to_take(memory: str) -> None:
+    made = planner(STEPS["dropout"], memory)
+    blocks = made.problem.memory.blocks
+    for ways in (dict.fromkeys(blocks, CHECKPOINTED), {blocks[0]: CHECKPOINTED}, made.ways(any_choice(made, 1))):
+        assert made.written(ways) == made.verdict(made.estimate(made.planned_traces.of(ways)))
 
 
 def checkpointed(step: trainfit.Step, names: tuple[str, ...]) -> trainfit.Step:

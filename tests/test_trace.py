@@ -13,7 +13,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from trainfit import Step
-from trainfit.errors import BadStep, TraceError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import Category, Op, Phase, Trace
 from trainfit.trace import trace_step
@@ -93,16 +92,24 @@ def test_adamw_keeps_two_states_and_one_temporary_of_all_parameters() -> None:
     [
         (lambda p: torch.optim.SGD(p, lr=0.1), 0, 0),
         (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 1, 0),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False), 1, 0),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, fused=True), 1, 0),
         (lambda p: torch.optim.Adam(p), 2, 1),
-        (lambda p: torch.optim.AdamW(p, fused=True), 2, 0),
+        (lambda p: torch.optim.Adam(p, foreach=False), 2, 2),
+        (lambda p: torch.optim.Adam(p, fused=True), 2, 0),
+        (lambda p: torch.optim.AdamW(p), 2, 1),
         (lambda p: torch.optim.AdamW(p, foreach=False), 2, 2),
+        (lambda p: torch.optim.AdamW(p, fused=True), 2, 0),
     ],
-    ids=["sgd", "momentum", "adam", "fused adamw", "adamw in a loop"],
+    ids=[
+        *("sgd", "momentum", "momentum in a loop", "fused momentum"),
+        *("adam", "adam in a loop", "fused adam", "adamw", "adamw in a loop", "fused adamw"),
+    ],
 )
 def test_optimizer_memory_by_hand(make: Any, states: int, temporaries: int) -> None:
     t = trace(nn.Linear(256, 512, bias=False), x(1, 256), optimizer=make)
     parameters, batch, output_gradient, loss_and_its_gradient = 512 * 256 * 4, 256 * 4, 512 * 4, 2 * 4
-    step_counter = 4 if any("_fused_adamw" in op.name for op in t.ops) else 0  # on the GPU only where it is fused
+    step_counter = 4 if any("_fused_adam" in op.name for op in t.ops) else 0  # on the GPU only where it is fused
     assert bytes_by_category(t)["optimizer"] == states * parameters + step_counter
     in_backward = output_gradient + loss_and_its_gradient
     in_optimizer = temporaries * parameters
@@ -185,6 +192,21 @@ def test_the_users_model_and_batch_are_not_touched() -> None:
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert all(p.grad is None and type(p) is nn.Parameter for p in model.parameters())
     assert torch.equal(batch, torch.ones(2, 4))
+
+
+def test_modules_keep_their_modes_in_a_model_that_trains_and_one_in_evaluation_is_trained() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[0].eval()  # frozen statistics
+
+    def kernels() -> list[str]:
+        names = [op.name.split(".")[1] for op in steady_ops(trace(model, x(2, 4)))]
+        return [name for name in names if "batch_norm" in name]
+
+    forward = ["cudnn_batch_norm"] * 2
+    # only where it trains does backward need cuDNN's own sums
+    assert kernels() == [*forward, "cudnn_batch_norm_backward", "native_batch_norm_backward"]
+    model.eval()
+    assert kernels() == [*forward, "cudnn_batch_norm_backward", "cudnn_batch_norm_backward"]
 
 
 def test_nothing_of_the_trace_outlives_it() -> None:
@@ -340,51 +362,6 @@ def test_hooks_on_modules_and_tensors_run_and_what_they_hold_stays() -> None:
     assert [tuple(value.shape) for value in held] == [(4, 8), (4, 16)]
     # the output that the hook holds is never freed, and so belongs to nothing of the step
     assert bytes_by_category(t)["other"] >= 4 * 8 * 4 + 4 * 8 * 4 + 4 * 16 * 4
-
-
-# ---- errors --------------------------------------------------------------------------------------------------------
-
-
-def failing(error: Exception) -> Any:
-    def loss(output: Any) -> torch.Tensor:
-        raise error
-
-    return loss
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"loss": None}, r"tensor of shape \(4, 8\), not a scalar"),
-        ({"loss": lambda out: out.sum().detach()}, "needs no gradient"),
-        ({"loss": lambda out: 3}, "Step.loss returned a int"),
-        ({"optimizer": lambda p: None}, "Step.optimizer returned a NoneType"),
-        ({"model": nn.Linear(8, 8).requires_grad_(False)}, "no parameter that requires a gradient"),
-        ({"model": lambda: 3}, "built a int"),
-        ({"batch": [1, 2]}, "Step.batch is a list"),
-    ],
-)
-def test_a_step_that_is_none_is_refused(options: dict[str, Any], message: str) -> None:
-    arguments: dict[str, Any] = {"model": nn.Linear(8, 8), "batch": (x(4, 8),), "loss": mean} | options
-    step = Step(**arguments)
-    with pytest.raises(BadStep, match=message):
-        trace_step(step, H200)
-
-
-def test_an_error_of_the_model_says_where_it_happened() -> None:
-    with pytest.raises(TraceError, match="forward failed on the ghost GPU: KeyError: 'gone'"):
-        trace(nn.Linear(8, 8), x(4, 8), loss=failing(KeyError("gone")))
-
-
-def test_a_target_left_on_the_cpu_is_an_error_as_on_a_gpu() -> None:
-    target = torch.ones(4, 8)
-    with pytest.raises(TraceError, match="same device"):
-        trace(nn.Linear(8, 8), x(4, 8), loss=lambda out: F.mse_loss(out, target))
-
-
-def test_an_optimizer_without_parameters_is_an_error_that_names_the_optimizer() -> None:
-    with pytest.raises(TraceError, match=r"making the optimizer failed .*empty parameter list"):
-        trace(nn.Linear(8, 8), x(4, 8), optimizer=lambda parameters: torch.optim.SGD([], lr=0.1))
 
 
 def test_a_step_that_recomputes_nothing_has_no_recomputation() -> None:

@@ -16,8 +16,8 @@ import trainfit
 from trainfit._estimate import Estimate, estimate_trace, free_bytes, network_of_step
 from trainfit._plan_record import SCHEMA, Decision, MemoryKind, Plan, Row, for_plan
 from trainfit._sketch import Sketches
-from trainfit._time_estimate import hidden_behind_communication_ns, time_step
-from trainfit.apply import apply_decisions, record_blocks, structure_of
+from trainfit._time_estimate import hidden_behind_communication_ns, steady_step_ns, time_step
+from trainfit.apply import BlockRecorder, apply_decisions, structure_of
 from trainfit.cost import Pricing, issue_times_ns, load_profile, price_with, pricing_for
 from trainfit.errors import InfeasibleBudget, UsageError
 from trainfit.fingerprint import fingerprint
@@ -110,9 +110,9 @@ class TracedStep:
 
 def trace_for_plans(step: Step, gpu: Gpu) -> TracedStep:
     """What planners of the step have in common."""
-    trace = trace_step(step, gpu)
-    tell("recording the blocks")
-    return TracedStep(trace, tuple(record_blocks(step, gpu)))
+    blocks = BlockRecorder(gpu)
+    trace = trace_step(step, gpu, blocks.watch)
+    return TracedStep(trace, blocks.programs())
 
 
 @dataclass(frozen=True)
@@ -159,6 +159,7 @@ class Planner:
             self.verdict(estimate),
             hidden_bytes=estimate.breakdown_bytes[Category.WORKSPACES],
             is_modelled=self.memory == "allocated",
+            slack=self.slack if self.memory == "allocated" else None,
         )
 
     @cached_property
@@ -267,6 +268,11 @@ class Planner:
             return self.sketches.peaks(ways).reserved_bytes
         return self.sketches.reserved_within(ways, limit_bytes)
 
+    def slack(self, choice: Choice) -> dict[int, tuple[int, int]]:
+        """By the size of tensors: the blocks taken for them, and by how much these are larger in all."""
+        is_known = all(map(self.planned_traces.knows, self.problem.memory.blocks))
+        return self.sketches.slack_bytes(self.ways(choice)) if self.allocator == "classic" and is_known else {}
+
     def ways(self, choice: Choice) -> dict[str, Way]:
         """The option of each block that recomputes something."""
         blocks = zip(self.problem.memory.blocks, choice.options, strict=True)
@@ -366,7 +372,8 @@ class Planner:
 
     def written(self, ways: Mapping[str, Way]) -> Verdict:
         """What the step takes by the trace that is written without running it."""
-        return self.verdict(self.estimate(self.planned_traces.of(ways)))
+        peaks, step_ns = self.sketches.peaks(ways), steady_step_ns(self.planned_traces.of(ways), self.pricing)
+        return Verdict(peaks.reserved_bytes if self.memory == "reserved" else peaks.allocated_bytes, step_ns)
 
     def decisions(self, choice: Choice) -> tuple[Decision, ...]:
         """Equal blocks that keep the same in one decision; blocks that keep everything are left out."""

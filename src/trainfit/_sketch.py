@@ -13,6 +13,7 @@ search, which asks what is reserved within a limit, only the first of them is pl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from trainfit.records import MemoryEvent, Section, Trace
@@ -26,8 +27,8 @@ _LOOK_EVERY = 64
 """Ops after which what is reserved is compared with the limit."""
 
 _Flat = tuple[int | str, int, PoolKey]  # (storage or name, the block's bytes or 0 for its end, where it comes from)
-_Moments = tuple[dict[int, list[_Flat]], dict[int | str, int]]  # what happens around each op, and what goes at which
 _Stream = list[list[_Flat]]  # what happens around each op of a section, in order
+_Moments = tuple[_Stream, dict[int | str, int]]  # what happens before the first op and around each, what goes at which
 _NO_POOL: PoolKey = (0, False)
 """Of an end: a block goes back to where it came from."""
 
@@ -57,28 +58,42 @@ class Sketches:
     def peaks(self, ways: Mapping[str, Way]) -> Peaks:
         """The peaks of the step."""
         first, steady = self._streams(ways)
-        allocator = CachingAllocator(self._mode)
-        live: dict[int | str, Block] = {}
+        player = _Player(self._mode)
         peaks = Peaks(0, 0)
         for step in range(STEADY_STEPS + 1):
-            allocator.reset_peaks()
+            player.peak_allocated_bytes = player.allocated_bytes
             for stream in steady if step else first:
-                _play(stream, allocator, live)
-            before, peaks = peaks, Peaks(allocator.peak_allocated_bytes, allocator.reserved_bytes)
+                player.play(stream)
+            before, peaks = peaks, Peaks(player.peak_allocated_bytes, player.reserved_bytes)
             if peaks == before:
                 break
         return peaks
 
     def reserved_within(self, ways: Mapping[str, Way], limit_bytes: int) -> int:
         """What the first step and a steady one reserve; once it is more than the limit, what is reserved by then."""
-        allocator = CachingAllocator(self._mode)
-        live: dict[int | str, Block] = {}
+        player = _Player(self._mode)
         for step in self._streams(ways):
             for stream in step:
-                _play_within(stream, allocator, live, limit_bytes)
-                if allocator.reserved_bytes > limit_bytes:
-                    return allocator.reserved_bytes
-        return allocator.reserved_bytes
+                player.play(stream, limit_bytes)
+                if player.reserved_bytes > limit_bytes:
+                    return player.reserved_bytes
+        return player.reserved_bytes
+
+    def slack_bytes(self, ways: Mapping[str, Way]) -> dict[int, tuple[int, int]]:
+        """By size: how many blocks are taken for it in the first step and a steady one, and by how much they are
+        larger than that in all."""
+        allocator, live = CachingAllocator(self._mode), dict[int | str, Block]()
+        slack: dict[int, tuple[int, int]] = {}
+        for stream in chain.from_iterable(self._streams(ways)):
+            for key, nbytes, (number, _) in chain.from_iterable(stream):
+                if not nbytes:
+                    if key in live:
+                        allocator.free(live.pop(key))
+                elif key not in live:
+                    live[key] = allocator.malloc(nbytes, number)
+                    blocks, more_bytes = slack.get(nbytes, (0, 0))
+                    slack[nbytes] = blocks + 1, more_bytes + live[key].size_bytes - nbytes
+        return slack
 
     def _streams(self, ways: Mapping[str, Way]) -> tuple[list[_Stream], list[_Stream]]:
         """What happens to memory in the first step and in steady ones, section by section."""
@@ -92,27 +107,29 @@ class Sketches:
         for event in section.events:
             is_early = event.op < section.first_op or section.first_op == section.last_op
             events.setdefault(section.first_op - 1 if is_early else event.op, []).append(event)
-        storages = self._trace.storages
-        moments = {section.first_op - 1: _flat(traced_actions(storages, events.get(section.first_op - 1, ())))}
+        storages, before = self._trace.storages, section.first_op - 1
+        moments = [_flat(traced_actions(storages, events.get(before, ())))]
         for op in range(section.first_op, section.last_op):
-            moments[op] = _flat(op_actions(self._trace.ops[op], events.get(op, ()), storages, self._hidden))
-        return moments, {key: op for op, actions in moments.items() for key, nbytes, _ in actions if not nbytes}
+            moments.append(_flat(op_actions(self._trace.ops[op], events.get(op, ()), storages, self._hidden)))
+        return moments, {
+            key: op for op, actions in enumerate(moments, before) for key, nbytes, _ in actions if not nbytes
+        }
 
     def _stream(self, section_index: int, ways: Mapping[str, Way]) -> _Stream:
         """What happens to memory in the planned section, op by op."""
         changes = self._planned.changes(section_index, ways)
         moments, freed_at = self._sections[section_index]
         moved = changes.instead.keys() | changes.held.keys()
-        changed: dict[int, list[_Flat]] = {}
+        stream, before = moments.copy(), self._trace.sections[section_index].first_op - 1
         for op in {*changes.replays, *changes.later, *(freed_at[storage] for storage in moved if storage in freed_at)}:
             actions = [action for replay in changes.replays.get(op, ()) for action in self._replay(replay)]
-            for key, nbytes, pool in moments[op]:
+            for key, nbytes, pool in moments[op - before]:
                 if nbytes or key not in moved:
                     actions.append((key, nbytes, pool))
                 elif key in changes.instead:
                     actions.append((changes.instead[key], 0, pool))
-            changed[op] = actions + [(storage, 0, _NO_POOL) for storage in changes.later.get(op, ())]
-        return [changed.get(op, actions) for op, actions in moments.items()]
+            stream[op - before] = actions + [(storage, 0, _NO_POOL) for storage in changes.later.get(op, ())]
+        return stream
 
     def _replay(self, replay: Replay) -> list[_Flat]:
         if id(replay) not in self._replays:
@@ -141,31 +158,38 @@ def _flat(actions: Sequence[Action]) -> list[_Flat]:
     ]
 
 
-def _play(stream: _Stream, allocator: CachingAllocator, live: dict[int | str, Block]) -> None:
+class _Player:
     """Allocations of what is there and ends of what is not do nothing, as in `simulate_memory`."""
-    malloc, free = allocator.malloc, allocator.free
-    for actions in stream:
-        for key, nbytes, (number, _) in actions:
-            if not nbytes:
-                if key in live:
-                    free(live.pop(key))
-            elif key not in live:
-                live[key] = malloc(nbytes, number)
 
+    def __init__(self, mode: AllocatorMode) -> None:
+        self._allocator = CachingAllocator(mode)
+        self._pools: dict[PoolKey, Pool] = {}
+        self._live: dict[int | str, Block] = {}
+        self.allocated_bytes = self.peak_allocated_bytes = 0
 
-def _play_within(stream: _Stream, allocator: CachingAllocator, live: dict[int | str, Block], limit_bytes: int) -> None:
-    """As `_play`, up to the limit, without counting what is allocated."""
-    pools: dict[PoolKey, Pool] = {}
-    for number, actions in enumerate(stream):
-        for key, nbytes, pool_key in actions:
-            if not nbytes:
-                if key in live:
-                    block = live.pop(key)
-                    block.pool.give_back(block)
-            elif key not in live:
-                pool = pools.get(pool_key)
-                if pool is None:
-                    pool = pools[pool_key] = allocator.pool(pool_key)
-                live[key] = pool.take(nbytes)
-        if number % _LOOK_EVERY == 0 and allocator.reserved_bytes > limit_bytes:
-            return
+    @property
+    def reserved_bytes(self) -> int:
+        return self._allocator.reserved_bytes
+
+    def play(self, stream: _Stream, limit_bytes: int | None = None) -> None:
+        """The stream, not much further than to where more than the limit is reserved."""
+        pools, live = self._pools, self._live
+        allocated_bytes, peak_bytes = self.allocated_bytes, self.peak_allocated_bytes
+        for start in range(0, len(stream), _LOOK_EVERY):
+            for key, nbytes, pool_key in chain.from_iterable(stream[start : start + _LOOK_EVERY]):
+                if not nbytes:
+                    if key in live:
+                        block = live.pop(key)
+                        allocated_bytes -= block.size_bytes
+                        block.pool.give_back(block)
+                elif key not in live:
+                    pool = pools.get(pool_key)
+                    if pool is None:
+                        pool = pools[pool_key] = self._allocator.pool(pool_key)
+                    live[key] = block = pool.take(nbytes)
+                    allocated_bytes += block.size_bytes
+                    if allocated_bytes > peak_bytes:
+                        peak_bytes = allocated_bytes
+            if limit_bytes is not None and self.reserved_bytes > limit_bytes:
+                break
+        self.allocated_bytes, self.peak_allocated_bytes = allocated_bytes, peak_bytes

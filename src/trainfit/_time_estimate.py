@@ -53,6 +53,8 @@ class TimeEstimate:
     host_ms: float
     """What the CPU takes to issue the step."""
     launch_bound: bool
+    launch_bound_sure: bool
+    """Whether it is so at both ends of the range: near the line the host's speed decides."""
     mfu: float
     """The time that the model's own arithmetic would take at the datasheet's rates, as a share of the step."""
     source: Literal["profile", "datasheet"]
@@ -97,6 +99,7 @@ class TimeEstimate:
             "communication_source": self.communication_source,
             "host_ms": round(self.host_ms, 3),
             "launch_bound": self.launch_bound,
+            "launch_bound_sure": self.launch_bound_sure,
             "mfu": round(self.mfu, 4),
             "time_source": self.source,
             "roofline_share": round(self.roofline_share, 4),
@@ -115,19 +118,23 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     busy_ns, step_ns = sum(silent_ns), played.step_ns
     communication_ns = played.gpu_busy_ns - busy_ns
     exposed_ns = step_ns - simulate_time(ops, issue_ns, silent_ns, further_ns).step_ns if communication_ns else 0
-    launch_bound = step_ns - exposed_ns - busy_ns > LAUNCH_BOUND_IDLE * step_ns
     source: Literal["profile", "datasheet"] = "profile" if pricing.is_measured else "datasheet"
+    launch_bound = _is_launch_bound(step_ns - exposed_ns - busy_ns, step_ns)
+    ends = _ends_ns(ops, costs, issue_ns, further_ns, pricing.profile.host, _KERNELS_OFF[source])
     arithmetic_ns = sum(
         cost.arithmetic_ns for op, cost in zip(ops, costs, strict=True) if op.phase is not Phase.RECOMPUTE
     )
     phase_ms = {phase.value: 0.0 for phase in Phase if phase is not Phase.BUILD}
     return TimeEstimate(
         step_ms=step_ns / 1e6,
-        range_ms=_range_ms(ops, costs, issue_ns, further_ns, pricing.profile.host, _KERNELS_OFF[source]),
+        range_ms=(ends[0][0] / 1e6, ends[1][0] / 1e6),
         phase_ms=phase_ms | {phase.value: elapsed_ns / 1e6 for phase, elapsed_ns in played.phase_ns},
         gpu_busy_ms=sum(cost.kernel_ns for cost in costs if not cost.is_collective) / 1e6,
         host_ms=played.host_ns / 1e6,
         launch_bound=launch_bound,
+        launch_bound_sure=all(
+            _is_launch_bound(end_ns - exposed_ns - end_busy_ns, end_ns) == launch_bound for end_ns, end_busy_ns in ends
+        ),
         mfu=arithmetic_ns / step_ns if step_ns else 0.0,
         source=source,
         roofline_share=unpriced(costs),
@@ -140,17 +147,30 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     )
 
 
-def _range_ms(
+def steady_step_ns(trace: Trace, pricing: Pricing) -> int:
+    """The time of a steady step, and nothing else about it."""
+    ops, costs, issue_ns, further_ns = _steady_step(trace, pricing)
+    return simulate_time(ops, issue_ns, [cost.time_ns for cost in costs], further_ns).step_ns
+
+
+def _is_launch_bound(waiting_ns: int, step_ns: int) -> bool:
+    return waiting_ns > LAUNCH_BOUND_IDLE * step_ns
+
+
+def _ends_ns(
     ops: Sequence[Op], costs: Sequence[OpCost], issue_ns: Sequence[int], further_ns: Sequence[int], host: HostCosts,
     kernels_off: float,
-) -> tuple[float, float]:  # fmt: skip
-    """The step on the host at its fastest with kernels as fast as they may be, and on the slowest with the slowest."""
+) -> tuple[tuple[int, int], tuple[int, int]]:  # fmt: skip
+    """The step, and how long the GPU is busy in it, on the host at its fastest with kernels as fast as they may be, and
+    on the slowest with the slowest."""
 
-    def played_ms(host_percent: int, kernels: float) -> float:
+    def played_ns(host_percent: int, kernels: float) -> tuple[int, int]:
         issue, further = ([ns * host_percent // 100 for ns in times] for times in (issue_ns, further_ns))
-        return simulate_time(ops, issue, [round(cost.time_ns * kernels) for cost in costs], further).step_ns / 1e6
+        times_ns = [round(cost.time_ns * kernels) for cost in costs]
+        busy_ns = sum(time_ns for cost, time_ns in zip(costs, times_ns, strict=True) if not cost.is_collective)
+        return simulate_time(ops, issue, times_ns, further).step_ns, busy_ns
 
-    return played_ms(host.fast_percent, 1 - kernels_off), played_ms(host.slow_percent, 1 + kernels_off)
+    return played_ns(host.fast_percent, 1 - kernels_off), played_ns(host.slow_percent, 1 + kernels_off)
 
 
 def _communication_source(costs: Iterable[OpCost]) -> Literal["profile", "links"] | None:
@@ -167,9 +187,10 @@ def hidden_behind_communication_ns(trace: Trace, pricing: Pricing, blocks: Seque
     gpu_ns = [cost.time_ns for cost in costs]
     if not any(op.stream for op in ops):
         return 0
+    own = [(number, f"{op.module}.") for number, op in enumerate(ops) if gpu_ns[number] and _is_own_backward(op)]
     slower_ns, num_blocks = list(gpu_ns), 0
-    for block in blocks:
-        first = next((number for number, op in enumerate(ops) if _is_backward_of(block, op) and gpu_ns[number]), None)
+    for prefix in (f"{block}." for block in blocks):
+        first = next((number for number, module in own if module.startswith(prefix)), None)
         if first is not None:
             slower_ns[first] += work_ns
             num_blocks += 1
@@ -179,10 +200,9 @@ def hidden_behind_communication_ns(trace: Trace, pricing: Pricing, blocks: Seque
     return max(0, work_ns - (after - before) // num_blocks)
 
 
-def _is_backward_of(block: str, op: Op) -> bool:
-    """Whether the op is the block's own work: the copies of its parameters, which come before any replay, are not."""
-    is_own = op.phase is Phase.BACKWARD and op.stream == 0 and op.name.startswith("aten.")
-    return is_own and f"{op.module}.".startswith(f"{block}.")
+def _is_own_backward(op: Op) -> bool:
+    """Whether the op is its module's own work: the copies of parameters, which come before any replay, are not."""
+    return op.phase is Phase.BACKWARD and op.stream == 0 and op.name.startswith("aten.")
 
 
 def _steady_step(

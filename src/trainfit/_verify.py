@@ -268,7 +268,9 @@ class _Run:
         self._step = step
         self._device = device
         torch.manual_seed(0)
-        self.model = _real_model(step.model, device).train()
+        self.model = _real_model(step.model, device)
+        if not self.model.training:
+            self.model.train()
         self.optimizer: torch.optim.Optimizer = (step.optimizer or torch.optim.AdamW)(list(self.model.parameters()))
         self._args, self._kwargs = _real_batch(step.batch, device)
         # The default scale overflows at first: steps would be skipped, and the optimizer's state would come late.

@@ -73,13 +73,16 @@ class Op:
 
     def input_refs(self) -> Iterator[TensorRef]:
         """The tensors among the arguments, in order, lists opened."""
-        pending = [*self.args, *(value for _, value in self.kwargs)]
-        while pending:
-            value = pending.pop(0)
-            if isinstance(value, TensorRef):
-                yield value
-            elif isinstance(value, tuple):
-                pending[:0] = value
+        yield from _refs_in(self.args)
+        yield from _refs_in(self.kwargs)
+
+
+def _refs_in(values: tuple[object, ...]) -> Iterator[TensorRef]:
+    for value in values:
+        if isinstance(value, TensorRef):
+            yield value
+        elif isinstance(value, tuple):
+            yield from _refs_in(value)
 
 
 @dataclass(frozen=True, slots=True)

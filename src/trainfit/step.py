@@ -66,7 +66,8 @@ class Step:
     """
 
     model: nn.Module | Callable[[], nn.Module]
-    """A module on any device (meta included), or a callable that builds one."""
+    """A module on any device (meta included), or a callable that builds one. One in evaluation mode is trained all the
+    same; in one that is in training mode, modules that are not stay so."""
     batch: Mapping[str, Any] | tuple[Any, ...]
     """Keyword arguments (a mapping) or positional arguments (a tuple) of the model, for one micro-batch."""
     optimizer: Callable[..., torch.optim.Optimizer] | None = None

@@ -114,6 +114,22 @@ def is_held_by_engine_alone(tensor: torch.Tensor) -> bool:
     return tensor._use_count() <= 4 and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]
 
 
+def flatten_weights(rnn: torch.nn.RNNBase) -> None:
+    """As the network does itself when it is moved to a GPU: its weights are windows on one buffer from then on."""
+    rnn._init_flat_weights()
+
+
+@contextlib.contextmanager
+def higher_order_ops_refused() -> Iterator[None]:
+    """Ops on functions (flex_attention) make fake tensors of what they are given, at which a CPU-only torch aborts."""
+
+    def refuse(op: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError(f"{op.name()} computes with functions, which a ghost GPU cannot run")
+
+    with mock.patch.object(torch._ops.HigherOrderOperator, "__call__", refuse):
+        yield
+
+
 def gpu_marker() -> None:
     """Launch a kernel that no op uses: it separates stretches of GPU work in a profile."""
     torch.cuda._sleep(1)
@@ -161,6 +177,11 @@ class Replaying:
     def __exit__(self, *error: object) -> None:
         for guard in reversed(self._guards):
             guard.__exit__(*error)
+
+
+def is_transforming() -> bool:
+    """Whether a transform of torch.func (grad, vmap) is running: its tensors have no storages to speak of."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def after_backward(callback: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ modes at run time; gradients are bit-identical to the unplanned model's.
 """
 
 from trainfit.apply.agreement import agree_when_ranks_meet as agree_when_ranks_meet
+from trainfit.apply.blocks import BlockRecorder as BlockRecorder
 from trainfit.apply.blocks import find_blocks as find_blocks
 from trainfit.apply.blocks import record_blocks as record_blocks
 from trainfit.apply.carry import carry_decision as carry_decision

@@ -28,35 +28,50 @@ from trainfit.step import Step
 from trainfit.trace.placement import place_batch, place_model
 
 
-def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> tuple[tuple[str, BlockProgram], ...]:
-    """(block, program) for the step's blocks as `gpu` would run them, in the order of their calls; a block that is
-    called several times appears once, by its first call. `names` says which modules are the blocks."""
-    recorded: dict[str, BlockProgram] = {}
-    classes: dict[BlockProgram, BlockProgram] = {}
-    alike: dict[Any, BlockProgram] = {}
-    with ghost_gpu(gpu), ranks_of_step(step):
-        model = place_model(step.model).train()
-        refuse_sharded(dict(model.named_modules()))
-        called = distribute(model, step).model
+class BlockRecorder:
+    """Records the blocks of a model at their first calls. `names` says which modules are the blocks."""
+
+    def __init__(self, gpu: Gpu, names: Sequence[str] | None = None) -> None:
+        self._gpu = gpu
+        self._names = names
+        self._recorded: dict[str, BlockProgram] = {}
+        self._classes: dict[BlockProgram, BlockProgram] = {}
+        self._alike: dict[Any, BlockProgram] = {}
+
+    def watch(self, model: nn.Module) -> None:
+        """Record in the model's next forward; it is on a ghost GPU, and not sharded yet."""
         modules = dict(model.named_modules())
-        wanted = find_parts(model) if names is None else list(names)
+        refuse_sharded(modules)
+        wanted = find_parts(model) if self._names is None else list(self._names)
         if unknown := [name for name in wanted if name not in modules]:
             raise BadDecision(
                 f"the model has no module {unknown[0]!r}", hint="name blocks as model.named_modules() does"
             )
-
-        def note(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            if name in recorded:
-                return
-            key = likeness(module, type(module), args, kwargs)
-            if key not in alike:
-                program = record_block(module, args, kwargs, gpu=gpu)
-                alike[key] = classes.setdefault(program, program)
-            recorded[name] = alike[key]
-
         for name in wanted:
-            modules[name].register_forward_pre_hook(functools.partial(note, name), with_kwargs=True)
+            modules[name].register_forward_pre_hook(functools.partial(self._note, name), with_kwargs=True)
+
+    def programs(self) -> tuple[tuple[str, BlockProgram], ...]:
+        """(block, program) in the order of the blocks' calls; one that is called several times is there once."""
+        return tuple(self._recorded.items())
+
+    def _note(self, name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if name in self._recorded:
+            return
+        key = likeness(module, type(module), args, kwargs)
+        if key not in self._alike:
+            program = record_block(module, args, kwargs, gpu=self._gpu)
+            self._alike[key] = self._classes.setdefault(program, program)
+        self._recorded[name] = self._alike[key]
+
+
+def record_blocks(step: Step, gpu: Gpu, names: Sequence[str] | None = None) -> tuple[tuple[str, BlockProgram], ...]:
+    """(block, program) for the step's blocks as `gpu` would run them, found in one forward; see `BlockRecorder`."""
+    recorder = BlockRecorder(gpu, names)
+    with ghost_gpu(gpu), ranks_of_step(step):
+        model = place_model(step.model)
+        recorder.watch(model)
+        called = distribute(model, step).model
         args, kwargs = place_batch(step.batch)
         with torch.autocast("cuda", step.autocast) if step.autocast is not None else contextlib.nullcontext():
             called(*args, **kwargs)
-    return tuple(recorded.items())
+    return recorder.programs()

@@ -57,6 +57,9 @@ def compile_plan(recording: Recording, plan: ReplayPlan) -> Compiled:
         hooked.setdefault(name, {})[position] = value
     held = {save for save, _ in plan.from_saved}
     starts = {start for _, start in plan.random_starts} - {AT_START}
+    windows = [
+        window_on(ref, bases.get(value, ref)) for ref, value in zip(program.saved, plan.saved_values, strict=True)
+    ]
     saves = tuple(
         Save(
             geometry=geometry_of_ref(ref),
@@ -65,6 +68,7 @@ def compile_plan(recording: Recording, plan: ReplayPlan) -> Compiled:
             is_held=number in held,
             is_watched=is_dropped and ref.storage in outputs,
             takes_position=number in starts,
+            is_whole=windows[number].is_whole,
         )
         for number, (ref, value, is_dropped) in enumerate(
             zip(program.saved, plan.saved_values, plan.dropped, strict=True)
@@ -73,11 +77,7 @@ def compile_plan(recording: Recording, plan: ReplayPlan) -> Compiled:
     return Compiled(
         plan=plan,
         saves=saves,
-        returns=tuple(
-            None if window.is_whole else window
-            for ref, value in zip(program.saved, plan.saved_values, strict=True)
-            for window in [window_on(ref, bases.get(value, ref))]
-        ),
+        returns=tuple(None if window.is_whole else window for window in windows),
         pack=write_packing(saves, [value for value, _ in plan.rebuilt]),
         replay=straighten(recording, plan, values, bases, _cut_storages(recording, plan, values, bases)),
         from_kept=plan.from_kept,

@@ -2,11 +2,12 @@
 
 A planned block's class is replaced by a subclass of the same name whose `forward` runs the original one under
 saved-tensor hooks. Nothing is added to the module itself: state_dict, named_modules, pickles and copies are those of
-the unplanned model (a copy is unplanned). Without gradients, or in eval mode, the original forward runs alone.
+the unplanned model (a copy is unplanned). Without gradients, in eval mode, and under the transforms of torch.func, the
+original forward runs alone.
 
 Recordings are cached per block and input signature, a bounded number of them; blocks that are alike share theirs. A
-block that cannot be recorded, or that does something else than was recorded, is checkpointed as a whole, with one
-warning; `strict` raises instead.
+block that cannot be recorded, or that does something else than was recorded, is checkpointed as a whole, one that runs
+backward inside its forward keeps all, with one warning; `strict` raises instead.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from trainfit import torch_compat
 from trainfit.apply.alike import likeness
 from trainfit.apply.compiled import NOTHING, Compiled, compile_plan
 from trainfit.apply.numbers import renumberings
@@ -31,7 +33,7 @@ from trainfit.apply.order import refuse_sharded
 from trainfit.apply.packing import finish, num_seen
 from trainfit.apply.reading import PLAIN, Changed, write_reading
 from trainfit.apply.record import record
-from trainfit.apply.replay import AT_START, plan_replay, structural_difference
+from trainfit.apply.replay import AT_START, keep_all, plan_replay, structural_difference
 from trainfit.apply.rerun import Rerun, Start
 from trainfit.apply.runtime import Call, holding_submodule_outputs, unpack
 from trainfit.apply.twins import PLANNED, is_planned, named_tensors
@@ -155,7 +157,8 @@ class PlannedBlock:
 
     def forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The planned forward of the block."""
-        if module is not self._module() or not torch.is_grad_enabled() or not module.training:
+        is_off = not torch.is_grad_enabled() or not module.training or torch_compat.is_transforming()
+        if is_off or module is not self._module():
             return self._class.forward(module, *args, **kwargs)
         inputs: list[torch.Tensor] = []
         arguments = _describe((args, kwargs), inputs)
@@ -240,8 +243,11 @@ class PlannedBlock:
             self._complain(f"it cannot be recorded: {type(error).__name__}: {error}")
             return None
         if recording.draws_on_host:
-            self._complain("its code draws random numbers by Python or NumPy, which no replay can know")
+            self._complain("its code draws random numbers on the host or seeds a generator, which no replay can know")
             return None
+        if recording.differentiates:
+            self._complain("it runs backward itself, through what it has just done", "all that it saves is kept")
+            return compile_plan(recording, plan_replay(recording.program, keep_all(recording.program)))
         planned = self._decision.structure
         if planned is not None and (difference := structural_difference(planned, recording.program)):
             alike = (each for each in renumberings(recording) if not structural_difference(planned, each.program))
@@ -292,13 +298,13 @@ class PlannedBlock:
     def _count_replay(self) -> None:
         self._replays += 1
 
-    def _complain(self, difference: str) -> None:
+    def _complain(self, difference: str, consequence: str = "it is checkpointed as a whole") -> None:
         message = f"block {self._name!r} does not do what the plan says: {difference}"
         if self._strict:
             raise PlanMismatch(message, hint="make the plan again, or apply it without strict=True")
         if not self._has_warned:
             self._has_warned = True
-            warnings.warn(f"{message}; it is checkpointed as a whole", stacklevel=4)
+            warnings.warn(f"{message}; {consequence}", stacklevel=4)
 
 
 def _surroundings(device: torch.device) -> Any:

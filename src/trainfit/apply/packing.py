@@ -3,8 +3,10 @@
 In: what happens to each saved tensor of a block. Out: a generator function whose `send`, given to autograd as the hook,
 takes a saved tensor and gives what autograd holds in its place (see runtime.py). It runs for every saved tensor of
 every step, so nothing is looked up: the order of the saves is the order of the lines. What is dropped, or read by a
-replay, must look as it did when the block was recorded; what is just kept need not. From the first difference on, and
-for tensors beyond the last, the generator asks `differ`. `seen` is the number of tensors that have come.
+replay, must look as it did when the block was recorded; what is just kept need not. Strides of dimensions of one
+element, which kernels set as they like, matter only where a view is cut anew by what was recorded. From the first
+difference on, and for tensors beyond the last, the generator asks `differ`. `seen` is the number of tensors that have
+come.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ class Save:
     is_held: bool = False  # the replay reads it
     is_watched: bool = False  # dropped, and somebody outside may overwrite it
     takes_position: bool = False  # of the generator of random numbers
+    is_whole: bool = False  # it comes back as the replay's op makes it, strides and all
 
 
 def write_packing(saves: Sequence[Save], marked: Sequence[int]) -> Packer:
@@ -64,13 +67,20 @@ def num_seen(packing: Packing) -> int:
     return seen
 
 
+def _strides_differ(save: Save) -> str:
+    _, shape, stride, _ = save.geometry
+    if 1 not in shape or not (save.is_whole or save.is_held):
+        return f"tensor.stride() != {stride} or "
+    return "".join(f"tensor.stride({dim}) != {stride[dim]} or " for dim, size in enumerate(shape) if size != 1)
+
+
 def _lines(number: int, save: Save) -> list[str]:
     lines = []
     if save.is_dropped or save.is_held:
-        dtype, shape, stride, offset = save.geometry
+        dtype, shape, _, offset = save.geometry
         lines.append(
-            f"if tensor.dtype is not {dtype} or tensor.shape != {shape} or tensor.stride() != {stride} "
-            f"or tensor.storage_offset() != {offset}: break"
+            f"if tensor.dtype is not {dtype} or tensor.shape != {shape} or {_strides_differ(save)}"
+            f"tensor.storage_offset() != {offset}: break"
         )
     lines.append(f"seen = {number + 1}")
     if save.takes_position:

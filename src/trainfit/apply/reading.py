@@ -2,8 +2,9 @@
 
 In: a module. Out: a function, written once and then only run, that gives a tuple. Two forwards with equal tuples run
 the same program: of each module in it the class, the plain values among its attributes (dropout probabilities, flags,
-`training`), how many hooks it has, and which tensors need gradients. It raises `Changed` when modules or tensors have
-come or gone or changed places since, or when a plain value of an object that is an attribute (a config) is another.
+`training`), how many hooks it has, and which tensors need gradients. It raises `Changed` when attributes, modules or
+tensors have come or gone or changed places since, or when a plain value of an object that is an attribute (a config) is
+another.
 What it reads it looks up anew each time, so it keeps nothing alive.
 """
 
@@ -79,11 +80,12 @@ class _Writer:
         return read
 
     def _watch_tables(self, number: int, module: nn.Module) -> None:
-        """Raise when parameters, buffers or modules have come, gone or been replaced by None or another module."""
+        """Raise when attributes, parameters, buffers or modules have come, gone or been replaced by None or another
+        module."""
         tables: dict[str, dict[str, Any]] = {
             name: vars(module)[name] for name in ("_parameters", "_buffers", "_modules")
         }
-        differences = []
+        differences = [f"len(d{number}) != {len(vars(module))}"]  # an attribute that was the class's until it was set
         for name, entries in tables.items():
             table = f"d{number}[{name!r}]"
             differences.append(f"len({table}) != {len(entries)}" if entries else table)

@@ -18,16 +18,17 @@ import contextlib
 import functools
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import CodeType
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
 
 from trainfit import torch_compat
-from trainfit.apply.generators import Position, host_positions, position
+from trainfit.apply.generators import host_positions
 from trainfit.apply.twins import (
     Copies,
     NotRecordable,
@@ -40,6 +41,7 @@ from trainfit.apply.twins import (
 )
 from trainfit.ghost import ghost_gpu
 from trainfit.ghost.dispatch import GhostMode
+from trainfit.ghost.recurrent import apart
 from trainfit.ghost.tensor import Ghost
 from trainfit.ghost.triton_kernels import TritonKernel, launches_told_to
 from trainfit.gpus.catalogue import Gpu, find_gpu
@@ -73,7 +75,10 @@ class Recording:
     program: BlockProgram
     calls: tuple[LiveCall, ...]
     draws_on_host: bool = False
-    """Its own code drew numbers, which may be in the words written here: another forward has others."""
+    """Its own code drew numbers, which may be in the words written here, or seeded a generator: another forward has
+    others, and the states that generators have between its ops are not known."""
+    differentiates: bool = False
+    """Its own code runs backward through what it did, before it is done: what is dropped could not be rebuilt."""
 
 
 def record_block(
@@ -92,20 +97,34 @@ def record(
     gpu: Gpu | None = None,
 ) -> Recording:
     """As `record_block`, with the live calls; `block_class` is the class whose forward runs."""
+    try:
+        return _record(module, block_class, args, kwargs, gpu, _Recorder(_planned_inside(module)))
+    except _Differentiated:
+        recorder = _Recorder(_planned_inside(module), holds=True)
+        return replace(_record(module, block_class, args, kwargs, gpu, recorder), differentiates=True)
+
+
+def _record(
+    module: nn.Module,
+    block_class: type[nn.Module],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    gpu: Gpu | None,
+    recorder: _Recorder,
+) -> Recording:
     inputs = list(tensors_in((args, kwargs)))
     device = _device_of([*inputs, *(tensor for _, tensor in _named(module))])
-    recorder = _Recorder(_planned_inside(module))
-    with _as_it_was() as before, _eagerly(), _without_data(device, gpu, recorder) as place, torch.enable_grad():
+    with _as_it_was() as drew, _eagerly(), _without_data(device, gpu, recorder) as place, torch.enable_grad():
         twins = Twins(place)
         twin = twin_module(module, block_class, twins.of, recorder.enter, recorder.leave)
         recorder.arrive([twins.of(t) for t in inputs], _named(twin))
         recorder.is_on = True
-        with torch.autograd.graph.saved_tensors_hooks(recorder.pack, lambda packed: packed):
+        with torch.autograd.graph.saved_tensors_hooks(recorder.pack, recorder.unpack):
             twin_args, twin_kwargs = Copies(twins.of).of((args, kwargs))
             output = block_class.forward(twin, *twin_args, **twin_kwargs)
         recorder.is_on = False
         recording = recorder.finish(tensors_in(output))
-        return replace(recording, draws_on_host=host_positions() != before)
+        return replace(recording, draws_on_host=drew())
 
 
 def _planned_inside(module: nn.Module) -> frozenset[str]:
@@ -131,16 +150,34 @@ def _device_of(tensors: Sequence[torch.Tensor]) -> torch.device:
 
 
 @contextlib.contextmanager
-def _as_it_was() -> Iterator[tuple[Position, ...]]:
-    """Running the block once more draws from the host's generators; give them back their states. Yields those of the
-    generators that are not torch's."""
-    before = host_positions()
-    own = position(torch.device("cpu"))
+def _as_it_was() -> Iterator[Callable[[], bool]]:
+    """Running the block once more draws from the host's generators; give them back their states. Yields whether it has
+    drawn or set a state so far: on tensors without data, ops draw nothing."""
+    before, cpu_state = host_positions(), torch.get_rng_state()
+    set_states: list[str] = []
+
+    def noting(setter: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            set_states.append(setter.__name__)
+            return setter(*args, **kwargs)
+
+        return noted
+
+    def drew() -> bool:
+        with torch_compat.dispatch_modes_off():
+            has_moved = not torch.equal(torch.get_rng_state(), cpu_state)
+        return has_moved or bool(set_states) or host_positions() != before
+
     try:
-        yield before
+        with (
+            mock.patch("torch.manual_seed", noting(torch.manual_seed)),
+            mock.patch("torch.set_rng_state", noting(torch.set_rng_state)),  # `fork_rng` puts the state back by it
+        ):
+            yield drew
     finally:
-        for each in (*before, own):
+        for each in before:
             each.go_back()
+        torch.set_rng_state(cpu_state)
 
 
 def _eagerly() -> contextlib.AbstractContextManager[Any]:
@@ -160,7 +197,8 @@ def _without_data(device: torch.device, gpu: Gpu | None, recorder: _Recorder) ->
     elif outer is not None:
         before, outer.listener = outer.listener, recorder
         try:
-            yield device
+            with apart():
+                yield device
         finally:
             outer.listener = before
     else:
@@ -190,12 +228,17 @@ class _Listening(torch_compat.DispatchMode):
         return result
 
 
+class _Differentiated(Exception):
+    """The block asked for a tensor that autograd had saved, before it was done."""
+
+
 class _Recorder:
     """Hears every op and every saved tensor; a storage's end is heard too, so that an address means one storage."""
 
-    def __init__(self, planned_inside: frozenset[str]) -> None:
+    def __init__(self, planned_inside: frozenset[str], holds: bool = False) -> None:
         self.is_on = False
         self._planned_inside = planned_inside
+        self._holds = holds  # for a block that differentiates what it does
         self._numbers: dict[int, int] = {}  # address of a live storage -> its number
         self._storage_bytes: list[int] = []
         self._freed_after: list[int | None] = []
@@ -223,11 +266,17 @@ class _Recorder:
         self._inputs = tuple(self._ref(tensor) for tensor in inputs)
         self._parameters = tuple((name, self._ref(tensor)) for name, tensor in parameters)
 
-    def pack(self, tensor: torch.Tensor) -> None:
-        if not self._planned_inside.isdisjoint(self._modules):
-            return
-        self._saved.append(self._ref(tensor))
-        self._saved_after.append(len(self._ops))
+    def pack(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """What autograd saves is noted and let go, so that it is seen when the block itself lets go of it."""
+        if self._planned_inside.isdisjoint(self._modules):
+            self._saved.append(self._ref(tensor))
+            self._saved_after.append(len(self._ops))
+        return tensor if self._holds else None
+
+    def unpack(self, packed: torch.Tensor | None) -> torch.Tensor:
+        if packed is None:
+            raise _Differentiated
+        return packed
 
     def finish(self, outputs: Iterator[torch.Tensor]) -> Recording:
         program = BlockProgram(

@@ -95,6 +95,11 @@ def number_values(program: BlockProgram) -> Values:
     return Values(tuple(storages), tuple(makers), tuple(reads), tuple(makes), tuple(saved), frozenset(current.values()))
 
 
+def keep_all(program: BlockProgram) -> BlockDecision:
+    """The decision under which a block is as without a plan."""
+    return BlockDecision(tuple(sorted({ref.storage for ref in program.saved})))
+
+
 def plan_replay(program: BlockProgram, decision: BlockDecision) -> ReplayPlan:
     """How a block runs under `decision`."""
     values = number_values(program)

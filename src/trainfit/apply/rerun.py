@@ -102,4 +102,4 @@ def _cut(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _refuse(packed: Any) -> torch.Tensor:
-    raise RuntimeError("the graph of a recomputed forward is not differentiated")
+    raise RuntimeError("a planned block that runs backward inside its forward cannot be run again as a whole")

@@ -28,14 +28,14 @@ from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import charges_of, time_in_a_fresh_process
 from trainfit.calibrate.measure import Sample, measure
 from trainfit.calibrate.models import small_models
-from trainfit.cost.host import Timing, reduce_host
+from trainfit.cost.host import Timing, reduce_host, reduce_weights
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
 from trainfit.cost.reduce import reduce_samples
 from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
 
-RAW_SCHEMA = 2
+RAW_SCHEMA = 3
 WORKLOADS_PER_CHUNK = 40
 """What is lost at most when a run is cut short."""
 HOST_STRETCHES = 4
@@ -118,8 +118,8 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
                 keep({"chunk": chunk.name})
                 found = f"{len(chunk.workloads)} workloads, {count} new ops"
             else:
-                keep({"chunk": chunk.name, "host_times_ns": time_in_a_fresh_process()})
-                found = "CPU time of small models"
+                keep({"chunk": chunk.name, **time_in_a_fresh_process()})
+                found = "CPU time of ops and small models"
             report(f"{chunk.name}: {found}, {time.monotonic() - start_s:.0f} s")
     _write(path, partial_path)
     return True
@@ -237,13 +237,16 @@ def _write(path: Path, partial_path: Path) -> None:
     gpu = find_gpu(str(header["gpu"]))
     reduced = reduce_samples(gpu, (record["sample"] for record in records if "sample" in record))
     tables = parse_tables(reduced, gpu)
+    weights = reduce_weights([record["op_times_ns"] for record in records if "op_times_ns" in record])
     host = {
-        name: Timing(charges=charges_of(model, gpu, tables), processes_ns=[times_ns[name] for times_ns in processes])
+        name: Timing(
+            charges=charges_of(model, gpu, tables, weights), processes_ns=[times_ns[name] for times_ns in processes]
+        )
         for name, model in small_models().items()
     }
     collectives = [record["collectives"] for record in records if "collectives" in record]
     measured_last = {"collectives": collectives[-1]} if collectives else {}
-    write_profile(path, profile_json(header, reduced, reduce_host(host)) | measured_last)
+    write_profile(path, profile_json(header, reduced, reduce_host(host, weights)) | measured_last)
 
 
 def _signature(sample: dict[str, Any]) -> str:

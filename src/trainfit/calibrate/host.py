@@ -1,7 +1,9 @@
-"""What the CPU pays to issue work: small models that are trained, phase by phase, in processes of their own.
+"""What the CPU pays to issue work: single ops, and small models that are trained phase by phase, in processes of their
+own.
 
-In: a GPU and its host. Out: the nanoseconds of every timed step, by model and phase (`time_in_a_fresh_process`), and
-what each phase is charged for (`charges_of`; see `trainfit.cost.host`). Phases: forward, backward, optimizer.
+In: a GPU and its host. Out: the nanoseconds of single ops by kind and of every timed step by model and phase
+(`time_in_a_fresh_process`), and what each phase is charged for (`charges_of`; see `trainfit.cost.host`). Phases:
+forward, backward, optimizer.
 
 The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. How fast a process is depends
 on where the machine puts it and on what else runs there, and that is settled for as long as it lives: one process,
@@ -15,12 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from trainfit.calibrate.models import SmallModel, small_models
-from trainfit.cost.host import count_charges
+from trainfit.calibrate.single_ops import time_single_ops
+from trainfit.cost.host import Weights, count_charges
 from trainfit.cost.price import num_kernels
 from trainfit.cost.profile import Measured
 from trainfit.gpus.catalogue import Gpu
@@ -33,19 +36,28 @@ _WRITE_TIMES = "from trainfit.calibrate.host import write_times; write_times()"
 Times = dict[str, list[int]]
 
 
-def time_in_a_fresh_process() -> dict[str, Times]:
-    """All models, each as it is trained in a process that has just been started; takes some ten seconds."""
+class HostTimes(TypedDict):
+    """What one process timed."""
+
+    op_times_ns: Times
+    host_times_ns: dict[str, Times]
+    """By model."""
+
+
+def time_in_a_fresh_process() -> HostTimes:
+    """All ops and models, each as it runs in a process that has just been started; takes some ten seconds."""
     result = subprocess.run([sys.executable, "-c", _WRITE_TIMES], capture_output=True, text=True, check=False)
     if result.returncode:
         raise RuntimeError(f"the process that times small models failed:\n{result.stderr.strip()[-2000:]}")
-    found: dict[str, Times] = json.loads(result.stdout.splitlines()[-1])
+    found: HostTimes = json.loads(result.stdout.splitlines()[-1])
     return found
 
 
 def write_times() -> None:
     """What the process started by `time_in_a_fresh_process` does."""
     models = small_models()
-    sys.stdout.write(json.dumps(dict(zip(models, time_models(models.values()), strict=True))))
+    times = dict(zip(models, time_models(models.values()), strict=True))
+    sys.stdout.write(json.dumps(HostTimes(op_times_ns=time_single_ops(), host_times_ns=times)))
 
 
 def time_models(models: Iterable[SmallModel], device: str = "cuda") -> list[Times]:
@@ -93,7 +105,9 @@ def _training(small: SmallModel, device: str) -> Callable[[], list[tuple[str, in
     return step
 
 
-def charges_of(small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured]) -> dict[str, dict[str, int]]:
+def charges_of(
+    small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured], weights: Weights
+) -> dict[str, dict[str, float]]:
     """What a training step of the model is charged for, by phase, from a trace of it; `tables` are the profile's."""
     step = Step(
         model=lambda: small.build().to(small.dtype),
@@ -104,4 +118,4 @@ def charges_of(small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured]) -> d
     trace = trace_step(step, gpu)
     sections = (trace.sections[index] for index in trace.steady_step)
     ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
-    return count_charges(ops, [num_kernels(op, gpu, tables) for op in ops])
+    return count_charges(ops, [num_kernels(op, gpu, tables) for op in ops], weights)

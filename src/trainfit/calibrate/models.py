@@ -1,8 +1,8 @@
 """Small models whose kernels take no time, so that a training step of theirs lasts as long as the CPU needs for it.
 
-`small_models()` gives them by name: styles of writing a model (norms out of plain ops or fused, one module or many,
-convolutions, recurrent layers), precisions, checkpointing, optimizers. Nothing is built until asked, on the default
-device of whoever asks. Every model takes what `inputs` makes and returns a scalar.
+`small_models()` gives them by name: styles of writing a model (norms out of plain ops or fused, one module or many, as
+libraries do, convolutions, recurrent layers), precisions, checkpointing, optimizers. Nothing is built until asked, on
+the default device of whoever asks. Every model takes what `inputs` makes and returns a scalar.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
+
+from trainfit.calibrate.library_models import library_decoder, library_encoder
 
 WIDTH, HEADS, TOKENS, VOCABULARY, LAYERS = 64, 2, 16, 128, 10
 RECURRENT_WIDTH = 512
@@ -194,6 +196,11 @@ def small_models() -> dict[str, SmallModel]:
         "flat checkpointed": SmallModel(build=partial(Text, FlatBlock, True), dtype=bf16),
         "flat autocast checkpointed": SmallModel(build=partial(Text, FlatBlock, True), autocast=bf16),
         "encoder": SmallModel(build=partial(Text, layer)),
+        "library decoder": SmallModel(build=library_decoder, dtype=bf16),
+        "library decoder autocast": SmallModel(build=library_decoder, autocast=bf16),
+        "library decoder checkpointed": SmallModel(build=partial(library_decoder, True), dtype=bf16),
+        "library encoder": SmallModel(build=library_encoder),
+        "library encoder autocast": SmallModel(build=library_encoder, autocast=bf16),
         "images": SmallModel(build=Images, is_text=False),
         "images checkpointed": SmallModel(build=partial(Images, True), is_text=False),
         "lstm": SmallModel(build=partial(Recurrent, nn.LSTM)),

@@ -38,16 +38,18 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     skew = tuple(_ALIGNMENT_WEIGHT * value for value in log(alignment))
     flops = 2 * batch * rows * columns * depth
     layout = _layout(a) + _layout(b)
+    fill = 1.0
     if len(a.shape) == 3:
         coordinates = (*log(batch), *sizes, *skew)
         names = [name, "bmm"]
     else:
-        coordinates = (*sizes, *skew, _FILL_WEIGHT * log2(_wave_fill(rows, columns, num_sms)))
+        fill = _wave_fill(rows, columns, num_sms)
+        coordinates = (*sizes, *skew, _FILL_WEIGHT * log2(fill))
         names = ["addmm" if "addmm" in name else "mm", "mm"]
     dtypes = dict.fromkeys((a.dtype, "bfloat16" if item_bytes(a.dtype) == 2 else "float32"))
     orders = dict.fromkeys((layout, "nt", "nn"))
     rules = [f"{kind} {dtype} {order}" for dtype in dtypes for order in orders for kind in names]
-    return tuple(Work(rule, coordinates, flops, a.dtype, nbytes) for rule in dict.fromkeys(rules))
+    return tuple(Work(rule, coordinates, flops, a.dtype, nbytes, fill=fill) for rule in dict.fromkeys(rules))
 
 
 def _wave_fill(rows: int, columns: int, num_sms: int) -> float:

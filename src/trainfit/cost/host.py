@@ -1,9 +1,14 @@
-"""What the CPU takes to issue a step's ops. In: small models that were timed. Out: `HostCosts`, and a time per op.
+"""What the CPU takes to issue a step's ops. In: single ops and small models that were timed. Out: `HostCosts`, and a
+time per op.
 
-Each op is charged for a few things (`charges`): a kernel, a view, entering a module (the Python of the model's own
-forward), running a checkpointed region again, tensors listed for a multi-tensor kernel. What each of them costs follows
-from the times of small models' phases and how often they are charged, by least squares: the same charges, so that what
-is fitted is what is used. A host's speed varies from process to process, so its spread is part of the costs.
+Kinds of ops differ in what they cost: a view is no kernel, a product asks a library for one, attention sets up a lot.
+How much more or less each kind costs than a plain kernel, its weight, follows from single ops that were issued over and
+over. In a model, between all that its Python does, everything costs more. So each op of a step is charged for a few
+things (`charges`): its weight or a cast, entering a module (the Python of the model's own forward), further kernels,
+running a checkpointed region again, an optimizer's step and the tensors listed for its multi-tensor kernels. What each
+of them costs follows from the times of small models' phases and how often they are charged, by least squares: the same
+charges, so that what is fitted is what is used. A host's speed varies from process to process, so its spread is part of
+the costs.
 """
 
 from __future__ import annotations
@@ -12,8 +17,10 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TypedDict
+from functools import cache
+from typing import Any, TypedDict
 
+from trainfit.cost.work import short_name
 from trainfit.records import Op, Phase, TensorRef
 
 _HOOKED = "aten.detach.default"
@@ -21,71 +28,123 @@ _HOOKED = "aten.detach.default"
 spends as much there in hooks that no op shows, and charging it would make the one look slower than the other."""
 _ROUNDS = 2000
 
-Charge = tuple[str, int]
+PLAIN, VIEW, INNER_VIEW, CAST = "plain", "view", "inner view", "_to_copy"
+BACKWARD_PLAIN, BACKWARD_VIEW, BACKWARD_CAST = "backward plain", "backward view", "backward cast"
+OP_KINDS: Mapping[str, tuple[str, ...]] = {
+    "product": ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"),
+    "norm": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+             "native_group_norm", "native_group_norm_backward"),
+    "random": ("native_dropout", "bernoulli", "rand", "rand_like", "randn", "randn_like", "uniform", "normal"),
+    "join": ("cat", "stack", "split_with_sizes_copy"),
+    "index": ("index", "index_put", "_index_put_impl", "index_select", "index_add", "gather", "scatter", "scatter_add",
+              "embedding", "embedding_dense_backward", "sort", "topk", "cumsum", "histc", "bincount", "nonzero"),
+    "convolution": ("convolution", "convolution_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
+                    "native_batch_norm", "native_batch_norm_backward", "_batch_norm_with_update",
+                    "batch_norm_backward"),
+    "attention": tuple(f"_scaled_dot_product_{backend}_attention{way}" for backend in ("cudnn", "flash", "efficient")
+                       for way in ("", "_backward")),
+}  # fmt: skip
+"""Ops that launch kernels and do not cost what a plain one does, by kind."""
+_KIND_OF = {name: kind for kind, names in OP_KINDS.items() for name in names}
+_INNER_VIEWS = frozenset({"t", "detach"})
+"""Views that other ops make on their way: no Python calls them, and in backward no node of autograd is theirs."""
+WEIGHED = (VIEW, INNER_VIEW, *OP_KINDS, BACKWARD_VIEW, BACKWARD_CAST)
+
+Charge = tuple[str, float]
 """What is charged (a field of `HostCosts` less "_ns"), and how often."""
+Weights = Mapping[str, int]
+"""By kind of op, what it costs as a percentage of what a plain kernel does in the same direction."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
     """Nanoseconds of CPU time per charge."""
 
-    forward_kernel_ns: int
-    forward_view_ns: int
+    forward_ns: int
+    """An op of a forward pass that launches a plain kernel."""
+    backward_ns: int
+    cast_ns: int
+    """A cast in a forward pass: most are autocast's, which no Python calls."""
     module_ns: int
-    backward_kernel_ns: int
-    backward_view_ns: int
     further_kernel_ns: int
     """A kernel that an op launches after its first: no dispatch, only the launch."""
-    recompute_ns: int
-    """What a kernel of a checkpointed region costs beyond a forward kernel: hooks see every tensor that is saved."""
+    hook_ns: int
+    """Per tensor that a checkpointed region saves: hooks see it in forward, when it is run again, and in backward."""
     checkpoint_ns: int
     """Per checkpointed region, in forward and backward together: states of random number generators, contexts."""
+    optimizer_step_ns: int
+    """Per step, before its first op and after its last: hooks, groups of tensors, gradients set to None."""
     optimizer_call_ns: int
     optimizer_tensor_ns: int
     fast_percent: int
     slow_percent: int
     """Between these percentages of what the costs say lay nine tenths of the models, each in several processes."""
+    weights_percent: Weights
+
+    @staticmethod
+    def parse(content: Mapping[str, Any]) -> HostCosts:
+        """From JSON's values, as `reduce_host` gives them."""
+        weights = {kind: int(content["weights_percent"][kind]) for kind in WEIGHED}
+        numbers = {str(name): int(value) for name, value in content.items() if name != "weights_percent"}
+        return HostCosts(**numbers, weights_percent=weights)
 
 
 KINDS = tuple(field.name.removesuffix("_ns") for field in fields(HostCosts) if field.name.endswith("_ns"))
 
 
-def charges(ops: Sequence[Op], kernels: Sequence[int]) -> Iterator[tuple[Charge, ...]]:
+@cache
+def _kind_of(name: str, launches: bool, is_backward: bool) -> str:
+    short = short_name(name)
+    if not launches:
+        return INNER_VIEW if short in _INNER_VIEWS else (BACKWARD_VIEW if is_backward else VIEW)
+    if short == CAST:
+        return BACKWARD_CAST if is_backward else CAST
+    return _KIND_OF.get(short, PLAIN)
+
+
+def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iterator[tuple[Charge, ...]]:
     """What each op is charged for; `kernels` says how many it launches, 0 for a view."""
     module = ""
     regions = _checkpointed(ops)
+    weight_of = {PLAIN: 1.0} | {kind: percent / 100 for kind, percent in weights.items()}
     for index, (op, count) in enumerate(zip(ops, kernels, strict=True)):
         further = ("further_kernel", max(count - 1, 0))
+        kind = _kind_of(op.name, count > 0, op.phase is Phase.BACKWARD)
         if op.name == _HOOKED and op.phase is Phase.FORWARD:
             yield ()
             continue
         if op.phase is Phase.OPTIMIZER:
             listed = sum(len(value) for value in op.args if isinstance(value, tuple) and _is_tensor_list(value))
-            yield ("optimizer_call", 1), ("optimizer_tensor", listed)
+            is_first = index == 0 or ops[index - 1].phase is not Phase.OPTIMIZER
+            yield ("optimizer_step", int(is_first)), ("optimizer_call", 1), ("optimizer_tensor", listed), further
         elif op.phase is Phase.BACKWARD:
-            yield ("backward_kernel" if count else "backward_view", 1), further
+            yield (("hook", 1),) if index in regions else (("backward", weight_of[kind]), further)
         else:
             entered = ("module", int(op.module != module))
-            own: tuple[Charge, ...] = (entered, ("forward_kernel" if count else "forward_view", 1), further)
-            if index in regions:
-                own = (*own, ("recompute", int(count > 0)), ("checkpoint", int(regions[index])))
-            yield own
+            own = ("cast", 1) if kind == CAST else ("forward", weight_of[kind])
+            yield entered, own, further, ("checkpoint", int(regions.get(index, False)))
         module = op.module
 
 
 def _checkpointed(ops: Sequence[Op]) -> dict[int, bool]:
-    """The ops that torch's checkpointing runs again, and whether each is the first of its region.
+    """What torch's checkpointing runs again, hooks between its ops included, and whether each is the first of a region.
 
-    It calls modules; the replay of a plan calls none, so all of its ops have the module that asked for them.
+    It calls modules; the replay of a plan calls none, so all of its ops have the module that asked for them. Hooks come
+    twice for a tensor, when it is saved and when it is used. A trace that was taken has the latter elsewhere; one that
+    was written has both behind the region, so there every second one counts.
     """
     found: dict[int, bool] = {}
     region: list[int] = []
     for index, op in enumerate((*ops, None)):
-        if op is not None and op.phase is Phase.RECOMPUTE:
+        if op is not None and (op.phase is Phase.RECOMPUTE or (region and op.name == _HOOKED)):
             region.append(index)
-        elif op is None or op.name != _HOOKED:  # hooks run between the ops of a region
-            if len({ops[member].module for member in region}) > 1:
-                found |= {member: member == region[0] for member in region}
+        elif region:
+            again = [member for member in region if ops[member].phase is Phase.RECOMPUTE]
+            if len({ops[member].module for member in again}) > 1:
+                hooks = [member for member in region if ops[member].phase is not Phase.RECOMPUTE]
+                between = [member for member in hooks if member < again[-1]]
+                behind = hooks[len(between) :]
+                found |= {member: member == region[0] for member in (*again, *between, *behind[::2])}
             region = []
     return found
 
@@ -93,7 +152,8 @@ def _checkpointed(ops: Sequence[Op]) -> dict[int, bool]:
 def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
     """CPU time before each op's kernels are in the queue."""
     cost_ns = {kind: getattr(host, f"{kind}_ns") for kind in KINDS}
-    return tuple(sum(cost_ns[kind] * count for kind, count in charged) for charged in charges(ops, kernels))
+    charged_ops = charges(ops, kernels, host.weights_percent)
+    return tuple(round(sum(cost_ns[kind] * count for kind, count in charged)) for charged in charged_ops)
 
 
 def further_times_ns(kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
@@ -101,64 +161,93 @@ def further_times_ns(kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]
     return tuple(max(count - 1, 0) * host.further_kernel_ns for count in kernels)
 
 
-def count_charges(ops: Sequence[Op], kernels: Sequence[int]) -> dict[str, dict[str, int]]:
+def count_charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> dict[str, dict[str, float]]:
     """How often each thing is charged, by what is timed: forward, backward with what runs again in it, optimizer."""
     totals: dict[str, Counter[str]] = {"forward": Counter(), "backward": Counter(), "optimizer": Counter()}
-    for op, charged in zip(ops, charges(ops, kernels), strict=True):
+    for op, charged in zip(ops, charges(ops, kernels, weights), strict=True):
         part = "backward" if op.phase is Phase.RECOMPUTE else op.phase.value
         for kind, count in charged:
-            totals[part][kind] += count
-    return {part: {kind: count for kind, count in total.items() if count} for part, total in totals.items()}
+            totals[part][kind] += count  # type: ignore[assignment]
+    return {part: {kind: round(count, 2) for kind, count in total.items() if count} for part, total in totals.items()}
+
+
+SingleTimes = Mapping[str, Sequence[int]]
+"""Nanoseconds that so many ops of a kind took in a process, again and again."""
+WITH_INNER_VIEWS = "product with views"
+"""Products of a batch with a weight that is transposed: three views of their own making."""
+
+
+def reduce_weights(processes: Sequence[SingleTimes]) -> dict[str, int]:
+    """Weights from the times of single ops: of each process by its medians, and of several the median."""
+    found = [_weights({kind: statistics.median(ns) for kind, ns in times_ns.items()}) for times_ns in processes]
+    return {kind: max(1, round(100 * statistics.median(one[kind] for one in found))) for kind in WEIGHED}
+
+
+def _weights(median_ns: Mapping[str, float]) -> dict[str, float]:
+    costs_ns = dict(median_ns) | {INNER_VIEW: (median_ns[WITH_INNER_VIEWS] - median_ns["product"]) / 3}
+    backward = (BACKWARD_VIEW, BACKWARD_CAST)
+    return {kind: costs_ns[kind] / costs_ns[BACKWARD_PLAIN if kind in backward else PLAIN] for kind in WEIGHED}
 
 
 class Timing(TypedDict):
     """A small model, by phase: how often it is charged for what, and the nanoseconds of its steps in each process."""
 
-    charges: Mapping[str, Mapping[str, int]]
+    charges: Mapping[str, Mapping[str, float]]
     processes_ns: Sequence[Mapping[str, Sequence[int]]]
 
 
-def reduce_host(timings: Mapping[str, Timing]) -> dict[str, int]:
-    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed.
+_Row = tuple[Mapping[str, float], float]
+"""How often a phase is charged for what, and the nanoseconds it took."""
+
+
+def reduce_host(timings: Mapping[str, Timing], weights: Weights) -> dict[str, Any]:
+    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed, and the weights by which it was charged.
 
     A phase's usual time is the mean over the processes of each one's median: some are fast and some slow, with little
     between, and the median of a few would be either. Checkpointing's own part of a forward pass is no op's; it is moved
-    to the regions that are run again. The spread is that of the steps of single processes around what the costs say, so
-    it holds both: how far the host strays, and how far costs are from explaining it.
+    to the regions that are run again. The spread is that of the steps of single processes around what costs say that
+    were found from all other models, so it holds both: how far the host strays, and how far costs of some models are
+    from explaining another.
     """
-    rows: list[tuple[Mapping[str, int], float]] = []
-    steps: list[tuple[Mapping[str, int], list[float]]] = []
-    for timing in timings.values():
+    rows: dict[str, list[_Row]] = {}
+    steps: dict[str, tuple[Mapping[str, float], list[float]]] = {}
+    for name, timing in timings.items():
         counts = timing["charges"]
         medians = [{part: statistics.median(ns) for part, ns in one.items()} for one in timing["processes_ns"]]
         usual = {part: statistics.mean(one[part] for one in medians) for part in counts}
         if counts["backward"].get("checkpoint"):
-            together = Counter[str](counts["forward"]) + Counter[str](counts["backward"])
-            rows.append((together, usual["forward"] + usual["backward"]))
+            rows[name] = [(_sum(counts, "forward", "backward"), usual["forward"] + usual["backward"])]
         else:
-            rows += [(counts[part], usual[part]) for part in ("forward", "backward")]
-        rows.append((counts["optimizer"], usual["optimizer"]))
-        whole = sum((Counter[str](counts[part]) for part in counts), Counter[str]())
-        steps.append((whole, [sum(one.values()) for one in medians]))
-    costs = _least_squares(rows)
-    spread = sorted(
-        step_ns / sum(costs[kind] * count for kind, count in whole.items())
-        for whole, found in steps
-        for step_ns in found
-    )
+            rows[name] = [(counts[part], usual[part]) for part in ("forward", "backward")]
+        rows[name].append((counts["optimizer"], usual["optimizer"]))
+        steps[name] = _sum(counts, *counts), [sum(one.values()) for one in medians]
+    costs = _least_squares([row for found in rows.values() for row in found], dict.fromkeys(KINDS, 0.0), _ROUNDS)
+    spread = []
+    for name, (whole, found_ns) in steps.items():
+        others = [row for other, found in rows.items() if other != name for row in found]
+        without = _least_squares(others, costs, _ROUNDS // 20)
+        usual_ns = sum(without[kind] * count for kind, count in whole.items())
+        spread += [step_ns / usual_ns for step_ns in found_ns]
+    spread.sort()
     low, high = spread[len(spread) // 20], spread[-1 - len(spread) // 20]
     return {f"{kind}_ns": round(cost) for kind, cost in costs.items()} | {
         "fast_percent": round(100 * low),
         "slow_percent": round(100 * high),
+        "weights_percent": dict(weights),
     }
 
 
-def _least_squares(rows: Sequence[tuple[Mapping[str, int], float]]) -> dict[str, float]:
-    """Costs that are not negative, with the smallest sum of squared relative errors, one after the other."""
-    costs = dict.fromkeys(KINDS, 0.0)
+def _sum(counts: Mapping[str, Mapping[str, float]], *parts: str) -> dict[str, float]:
+    return {kind: sum(counts[part].get(kind, 0) for part in parts) for kind in KINDS}
+
+
+def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int) -> dict[str, float]:
+    """Costs that are not negative, with the smallest sum of squared relative errors, one after the other. What no row
+    is charged for stays as it was."""
+    costs = dict(start)
     shares = [{kind: count / time_ns for kind, count in counts.items()} for counts, time_ns in rows]
-    rest = [1.0] * len(rows)
-    for _ in range(_ROUNDS):
+    rest = [1.0 - sum(costs[kind] * part for kind, part in share.items()) for share in shares]
+    for _ in range(rounds):
         for kind in KINDS:
             own = [share.get(kind, 0.0) for share in shares]
             weight = sum(share * share for share in own)

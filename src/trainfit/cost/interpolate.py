@@ -22,6 +22,8 @@ _BOUNDING = 4
 """How many of them bound the ratio: far from all measurements a slope would lead to that of any odd one among more."""
 _POWER = 1.5  # of the squared distance
 _SAME = 1e-4
+_ROUNDED = 0.01
+"""By how much a point's coordinates may be off: they are rounded when they are written."""
 _HOLD = 0.1
 """Added to the neighbours' spread along each coordinate, in doublings squared, when slopes are computed."""
 
@@ -34,6 +36,23 @@ class Table:
     """The measurements of one rule."""
 
     points: tuple[tuple[tuple[float, ...], float], ...]
+    times_ns: tuple[float, ...] = ()
+    """What each point was measured to take, where that bounds what lies between; otherwise none."""
+
+    def bounded(self, coordinates: tuple[float, ...], time_ns: float) -> float:
+        """No less than what was smaller in every coordinate took, and no more than what was larger.
+
+        Both bounds rise with the coordinates. Where measurements contradict each other they change places.
+        """
+        low = high = None
+        for (point, _), measured_ns in zip(self.points, self.times_ns, strict=bool(self.times_ns)):
+            if all(own <= other + _ROUNDED for own, other in zip(point, coordinates, strict=True)):
+                low = measured_ns if low is None else max(low, measured_ns)
+            if all(own >= other - _ROUNDED for own, other in zip(point, coordinates, strict=True)):
+                high = measured_ns if high is None else min(high, measured_ns)
+        if low is not None and high is not None and low > high:
+            low, high = high, low
+        return max(time_ns if high is None else min(time_ns, high), low or 0.0)
 
     def ratio(self, coordinates: tuple[float, ...]) -> float:
         """Measured over ideal time at the coordinates."""

@@ -3,6 +3,9 @@
 An op's time is its ideal time on the GPU times a ratio: measured over ideal, looked up at the op's sizes in the table
 of the first rule that the profile has. On a GPU without a profile, ideal times are its own and ratios those of the GPU
 that was measured, smoothed: how far from ideal a kind of op is carries over, the steps of one GPU's kernels do not.
+Ideal times know how the GPU's own processors are filled by a product's tiles. What comes out differs from the measured
+GPU's time by no more than some rate of the two does, so that no op gets faster on a GPU that is slower in every respect
+(rates, processors, each processor's rate, cache), nor slower on one that is faster.
 
 Ops that look alike are priced once, so a deep model costs no more than its distinct ops.
 """
@@ -10,14 +13,16 @@ Ops that look alike are priced once, so a deep model costs no more than its dist
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trainfit.cost import collectives
 from trainfit.cost.classify import ROOFLINE, hidden_copies, is_free, works
+from trainfit.cost.interpolate import Table
 from trainfit.cost.network import Network, network_of
 from trainfit.cost.profile import SHIPPED, Measured, Profile, shipped_profile
 from trainfit.cost.reduce import launch_table, overlap_table
-from trainfit.cost.work import Work, base_name
+from trainfit.cost.rising import Rising
+from trainfit.cost.work import Work, base_name, peak_tflops
 from trainfit.errors import BadProfile
 from trainfit.gpus.catalogue import Gpu
 from trainfit.records import Op, TensorRef
@@ -61,6 +66,8 @@ class Pricing:
     is_measured: bool
     network: Network | None = None
     """What joins the GPUs; their usual machine when None."""
+    known: dict[object, OpCost] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What was priced before, by what its price depends on: plans price the same ops again and again."""
 
 
 def pricing_for(gpu: Gpu, profile: Profile | None = None) -> Pricing:
@@ -90,7 +97,7 @@ def price_ops(ops: Sequence[Op], gpu: Gpu, profile: Profile | None = None) -> tu
 
 def price_with(ops: Sequence[Op], pricing: Pricing) -> tuple[OpCost, ...]:
     """The same, with the pricing chosen."""
-    known: dict[object, OpCost] = {}
+    known = pricing.known
     costs = []
     for op in ops:
         key = _signature(op)
@@ -110,21 +117,56 @@ def _price(op: Op, pricing: Pricing) -> OpCost:
     if is_free(op, base_name(op)):
         return OpCost(0, FREE, 0.0, 0)
     tables = pricing.profile.tables
-    work, table = _way(op, pricing.gpu, tables)
+    work, table = _way(op, pricing.profile.gpu, tables)
     copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
-    time_ns = round(_time_ns(work, table, pricing)) + copies_ns
+    time_ns = round(_time_ns(op, work, table, pricing)) + copies_ns
     overlaps = tables.get(overlap_table(work.rule))
-    overlap = overlaps.ratio(work.coordinates) if overlaps else 1.0
+    overlap = overlaps.ratio(work.coordinates) if isinstance(overlaps, Table) else 1.0
     return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), _launches(work, tables), overlap)
 
 
-def _way(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> tuple[Work, Measured]:
+def _way(op: Op, measured_on: Gpu, tables: Mapping[str, Measured]) -> tuple[Work, Measured]:
     """The first of the op's rules for which there is a table, and that."""
-    for work in works(op, gpu.num_sms):
+    for work in works(op, measured_on.num_sms):
         table = tables.get(_ROOFLINE_TABLE if work.rule == ROOFLINE else work.rule)
         if table is not None:
             return work, table
-    raise BadProfile(f"the profile of the {gpu.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again")
+    raise BadProfile(f"the profile of the {measured_on.name} has no table {_ROOFLINE_TABLE!r}", hint="calibrate again")
+
+
+def _time_ns(op: Op, work: Work, table: Measured, pricing: Pricing) -> float:
+    gpu, measured_on = pricing.gpu, pricing.profile.gpu
+    if pricing.is_measured:
+        return _measured_ns(work, table, gpu)
+    fill = works(op, gpu.num_sms)[0].fill
+    scaled_ns = work.ideal_ns(gpu, fill) * _smooth_ratio(work, table, measured_on)
+    if gpu.name == measured_on.name:  # what smoothing alone does: nothing measured bounds it
+        return scaled_ns
+    measured_ns = _measured_ns(work, table, measured_on)
+    slower = [
+        peak_tflops(measured_on, work.flops_dtype) / peak_tflops(gpu, work.flops_dtype),
+        measured_on.dram_gb_per_s / gpu.dram_gb_per_s,
+        measured_on.num_sms / gpu.num_sms,
+        measured_on.l2_bytes / gpu.l2_bytes,
+    ]
+    return min(max(scaled_ns, measured_ns * min(1.0, *slower)), measured_ns * max(1.0, *slower))
+
+
+def _measured_ns(work: Work, table: Measured, gpu: Gpu) -> float:
+    """On the GPU that was measured."""
+    if isinstance(table, Rising):
+        return table.time_ns(work.coordinates)
+    time_ns = work.ideal_ns(gpu) * table.ratio(work.coordinates)
+    if isinstance(table, Table) and table.times_ns and work.rule != ROOFLINE:
+        return table.bounded(work.coordinates, time_ns)
+    return time_ns
+
+
+def _smooth_ratio(work: Work, table: Measured, measured_on: Gpu) -> float:
+    """How far from ideal such ops are, without the steps of one GPU's kernels."""
+    if isinstance(table, Rising):
+        return table.time_ns(work.coordinates) / work.ideal_ns(measured_on)
+    return table.smooth_ratio(work.coordinates)
 
 
 def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
@@ -134,28 +176,31 @@ def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
 
 def _launches(work: Work, tables: Mapping[str, Measured]) -> int:
     counted = tables.get(launch_table(work.rule))
-    return round(counted.ratio(work.coordinates)) if counted else work.kernels
-
-
-def _time_ns(work: Work, table: Measured, pricing: Pricing) -> float:
-    ratio = table.ratio(work.coordinates) if pricing.is_measured else table.smooth_ratio(work.coordinates)
-    return work.ideal_ns(pricing.gpu) * ratio
+    return round(counted.ratio(work.coordinates)) if isinstance(counted, Table) else work.kernels
 
 
 def _signature(op: Op) -> object:
     """What an op's price depends on: everything but which storages (only how many there are) and which module."""
-    outputs = {tensor.storage for tensor in op.outputs}
-    inputs = {tensor.storage for tensor in op.input_refs()}
+    inputs: set[int] = set()
+    outputs: set[int] = set()
+    arguments = _plain(op.args, inputs), _plain(op.kwargs, inputs)
+    results = _plain(op.outputs, outputs)
     makes_nothing = bool(outputs) and outputs <= inputs
-    return op.name, makes_nothing, len(inputs), _plain(op.args), _plain(op.kwargs), _plain(op.outputs)
+    return op.name, makes_nothing, len(inputs), arguments, results
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, TensorRef):
-        return value.dtype, value.shape, value.stride
-    if isinstance(value, tuple):
-        return tuple(_plain(item) for item in value)
-    return type(value).__name__, value
+def _plain(values: tuple[object, ...], storages: set[int]) -> tuple[object, ...]:
+    """The values without their storages, which are added to those."""
+    found: list[object] = []
+    for value in values:
+        if isinstance(value, TensorRef):
+            storages.add(value.storage)
+            found.append((value.dtype, value.shape, value.stride))
+        elif isinstance(value, tuple):
+            found.append(_plain(value, storages))
+        else:
+            found.append((type(value), value))
+    return tuple(found)
 
 
 def unpriced(costs: Sequence[OpCost]) -> float:

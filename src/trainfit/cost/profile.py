@@ -2,9 +2,10 @@
 
 In: what a calibration was reduced to (`profile_json`, `write_profile`), or the file (`load_profile`). Out: a `Profile`.
 
-A table holds (coordinates, ratio of measured to ideal time); the ideal is the catalogue's rates of that GPU, which the
-file repeats, so that a later correction of the catalogue does not change what was measured. Where an op's kernels
-overlap, the table "<rule> overlap" has how many ran at once; where there are several, "<rule> launches" has how many.
+A table holds (coordinates, ratio of measured to ideal time), lines and what rises (coordinates, time); the ideal is the
+catalogue's rates of that GPU, which the file repeats, so that a later correction of the catalogue does not change what
+was measured. Where an op's kernels overlap, the table "<rule> overlap" has how many ran at once; where there are
+several, "<rule> launches" has how many.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ from trainfit.cost.interpolate import Table
 from trainfit.cost.lines import Lines
 from trainfit.cost.measured_collectives import CollectiveTable, parse_collectives
 from trainfit.cost.reduce import Reduced
+from trainfit.cost.rising import Rising
 from trainfit.errors import BadProfile, UnknownGpu
 from trainfit.gpus.catalogue import Gpu, find_gpu
 
-SCHEMA = 4
+SCHEMA = 5
 SHIPPED = ("h200",)
 """GPUs whose measured profile comes with the package; the first one's efficiencies serve for all others."""
 _RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
 _HINT = "write one with 'trainfit calibrate -o my_gpu.json' on that GPU"
 
 
-Measured = Table | Lines
+Measured = Table | Lines | Rising
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Profile:
     """What was measured among several ranks; empty where there was one."""
 
 
-def profile_json(header: Mapping[str, Any], reduced: Reduced, host: Mapping[str, int]) -> dict[str, Any]:
+def profile_json(header: Mapping[str, Any], reduced: Reduced, host: Mapping[str, Any]) -> dict[str, Any]:
     """The profile, as JSON's values, of what a calibration's samples and host were reduced to."""
     gpu = find_gpu(str(header["gpu"]))
     rates = {name: getattr(gpu, name) for name in _RATES}
@@ -57,7 +59,7 @@ def profile_json(header: Mapping[str, Any], reduced: Reduced, host: Mapping[str,
 
 def write_profile(path: Path, profile: Mapping[str, Any]) -> None:
     """One line per rule, so that two profiles can be compared."""
-    rules = {name: _rows(profile[name]) for name in ("tables", "lines")}
+    rules = {name: _rows(profile[name]) for name in Reduced._fields}
     head = {key: value for key, value in profile.items() if key not in (*rules, "collectives")}
     parts = [json.dumps(head, indent=1)[:-2]]
     if profile.get("collectives"):
@@ -67,7 +69,7 @@ def write_profile(path: Path, profile: Mapping[str, Any]) -> None:
     path.write_text(",\n".join(parts) + "\n}\n")
 
 
-def _rows(by_rule: Mapping[str, list[list[float]]]) -> str:
+def _rows(by_rule: Mapping[str, Any]) -> str:
     lines = (f"{json.dumps(rule)}: {json.dumps(points, separators=(',', ':'))}" for rule, points in by_rule.items())
     return ",\n  ".join(lines)
 
@@ -94,8 +96,8 @@ def parse_profile(text: str, name: str) -> Profile:
     try:
         gpu = find_gpu(content["gpu"])
         gpu = replace(gpu, **{rate: content["rates"][rate] for rate in _RATES})
-        tables = parse_tables(Reduced(content["tables"], content["lines"]), gpu)
-        host = HostCosts(**{str(kind): int(value) for kind, value in content["host"].items()})
+        tables = parse_tables(Reduced(**{name: content[name] for name in Reduced._fields}), gpu)
+        host = HostCosts.parse(content["host"])
         collectives = parse_collectives(content.get("collectives", ()))
         return Profile(gpu, str(content["torch"]), tables, host, collectives)
     except UnknownGpu as error:
@@ -107,16 +109,19 @@ def parse_profile(text: str, name: str) -> Profile:
 
 
 def parse_tables(reduced: Reduced, gpu: Gpu) -> dict[str, Measured]:
-    """Tables and lines as they stand in a file, by rule."""
-    lines = {rule: Lines.of(points, gpu) for rule, points in reduced.lines.items()}
-    return {rule: _table(points) for rule, points in reduced.tables.items()} | lines
+    """Tables, lines and what rises, as they stand in a file, by rule."""
+    lines: dict[str, Measured] = {rule: Lines.of(points, gpu) for rule, points in reduced.lines.items()}
+    tables = {rule: _table(points, reduced.times_ns.get(rule, ())) for rule, points in reduced.tables.items()}
+    return tables | lines | {rule: Rising.of(points) for rule, points in reduced.rising.items()}
 
 
-def _table(points: Any) -> Table:
+def _table(points: Any, times_ns: Any) -> Table:
     parsed = tuple((tuple(map(float, point[:-1])), float(point[-1])) for point in points)
     if not parsed or any(ratio <= 0 or len(place) != len(parsed[0][0]) for place, ratio in parsed):
         raise ValueError("a table is empty, or has a ratio that is not positive, or points of different kinds")
-    return Table(parsed)
+    if times_ns and len(times_ns) != len(parsed):
+        raise ValueError("a table has more points than times, or fewer")
+    return Table(parsed, tuple(map(float, times_ns)))
 
 
 @cache

@@ -1,7 +1,7 @@
 """`reduce_samples`: a calibration's raw samples become the tables that the rules look up.
 
-In: the GPU and the samples. Out: per rule points (coordinates, ratio of measured to ideal time), in JSON's terms; and
-beside a rule's table, where its ops launch several kernels, how many they launch and how many run at once.
+In: the GPU and the samples. Out: per rule points (coordinates, ratio of measured to ideal time, or time), in JSON's
+terms; and beside a rule's table, where its ops launch several kernels, how many they launch and how many run at once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,16 @@ class Reduced(NamedTuple):
     """(coordinates, ratio of measured to ideal time)."""
     lines: dict[str, Points]
     """(coordinates, nanoseconds), for ops that are larger by their bytes alone."""
+    rising: dict[str, Points]
+    """(coordinates, nanoseconds), for ops of which every coordinate is a size."""
+    times_ns: dict[str, list[int]]
+    """What the points of a table took, for other ops that never get faster when they get larger."""
 
 
 def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
     """Tables and lines."""
     found: dict[str, dict[tuple[float, ...], list[_Measured]]] = {}
-    by_bytes = set()
+    by_bytes, rises = set(), set()
     for sample in samples:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
@@ -58,10 +62,22 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
         found.setdefault(work.rule, {}).setdefault(place, []).append(measured)
         if work.is_by_bytes:
             by_bytes.add(work.rule)
+        elif work.rises:
+            rises.add(work.rule)
     found = dict(sorted(found.items()))
-    tables = {rule: _points(rule, points) for rule, points in found.items() if rule not in by_bytes}
+    tables: dict[str, Points] = {}
+    rising: dict[str, Points] = {}
+    times_ns: dict[str, list[int]] = {}
+    for rule in (rule for rule in found if rule not in by_bytes):
+        points, taken_ns = _points(rule, found[rule])
+        if rule in rises:
+            rising[rule] = [[*place, time_ns] for (*place, _), time_ns in zip(points, taken_ns, strict=True)]
+        else:
+            tables[rule] = points
+            if not rule.startswith(_COMPUTING):
+                times_ns[rule] = taken_ns
     lines = {rule: _lines(points) for rule, points in found.items() if rule in by_bytes}
-    return Reduced(tables | _kernels(found), lines)
+    return Reduced(tables | _kernels(found), lines, rising, times_ns)
 
 
 def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -> dict[str, Points]:
@@ -89,7 +105,7 @@ def _lines(found: Mapping[tuple[float, ...], list[_Measured]]) -> Points:
     return [
         [_short(size), *map(_short, others), round(time_ns)]
         for others, line in lines.items()
-        for (size, _), time_ns in zip(line, rising([time_ns for _, time_ns in line]), strict=True)
+        for (size, _), time_ns in zip(line, never_falling([time_ns for _, time_ns in line]), strict=True)
     ]
 
 
@@ -110,14 +126,16 @@ class _Measured(NamedTuple):
     launches: int
 
 
-def _points(rule: str, found: Mapping[tuple[float, ...], list[_Measured]]) -> list[list[float]]:
+def _points(rule: str, found: Mapping[tuple[float, ...], list[_Measured]]) -> tuple[Points, list[int]]:
+    """(coordinates, ratio), and the nanoseconds of each."""
     middle = {place: sorted(runs)[len(runs) // 2] for place, runs in sorted(found.items())}
     if not rule.startswith(_COMPUTING):
         middle = _never_faster_when_larger(middle)
     table = Table(tuple((place, run.time_ns / run.ideal_ns) for place, run in middle.items() if run.time_ns > 0))
     if rule.startswith(_POWER_LIMITED) and len(table.points) > 1:
         table = table.without_sags()
-    return [[*map(_short, place), _short(float(f"{ratio:.4g}"))] for place, ratio in table.points]
+    times_ns = [round(ratio * middle[place].ideal_ns) for place, ratio in table.points]
+    return [[*map(_short, place), _short(float(f"{ratio:.4g}"))] for place, ratio in table.points], times_ns
 
 
 def _never_faster_when_larger(points: dict[tuple[float, ...], _Measured]) -> dict[tuple[float, ...], _Measured]:
@@ -129,12 +147,12 @@ def _never_faster_when_larger(points: dict[tuple[float, ...], _Measured]) -> dic
             lines.setdefault(place[:axis] + place[axis + 1 :], []).append(place)
         for line in lines.values():
             line.sort(key=lambda place: points[place].ideal_ns)
-            for place, time_ns in zip(line, rising([points[place].time_ns for place in line]), strict=True):
+            for place, time_ns in zip(line, never_falling([points[place].time_ns for place in line]), strict=True):
                 points[place] = points[place]._replace(time_ns=time_ns)
     return points
 
 
-def rising(values: Sequence[float]) -> list[float]:
+def never_falling(values: Sequence[float]) -> list[float]:
     """The nearest sequence that never falls: neighbours that do are replaced by their mean, again and again."""
     pools: list[tuple[float, int]] = []
     for value in values:

@@ -209,7 +209,7 @@ def reduction(op: Op) -> tuple[Work, ...]:
     size = item_bytes(tensor.dtype)
     names = [name, "mean" if name == "var" else "sum", "sum"]
     rules = [f"{rule} {direction} {size}" for rule in names] + [f"sum {direction} {other}" for other in (4, 2)]
-    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+    return tuple(Work(rule, coordinates, 0, "", nbytes, rises=True) for rule in dict.fromkeys(rules))
 
 
 def _is_reduced(op: Op, tensor: TensorRef, dim: int) -> bool:
@@ -339,9 +339,8 @@ def embedding_backward(op: Op) -> tuple[Work, ...]:
     tokens = gradient.numel // max(width, 1)
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
     sizes = dict.fromkeys((item_bytes(gradient.dtype), 2, 4))
-    return tuple(
-        Work(f"embedding_dense_backward {size}", log(tokens, out.shape[0], width), 0, "", nbytes) for size in sizes
-    )
+    coordinates = log(tokens, out.shape[0], width)
+    return tuple(Work(f"embedding_dense_backward {size}", coordinates, 0, "", nbytes, rises=True) for size in sizes)
 
 
 def nll_loss(op: Op) -> tuple[Work, ...]:
@@ -368,8 +367,31 @@ def foreach(op: Op) -> tuple[Work, ...]:
     size = item_bytes(first[0].dtype)
     family = "_foreach_norm" if name == "_foreach_norm" else "_foreach_mul"
     rules = [f"{name} {size}", f"{family} {size}", f"{name} 4", f"{family} 4"]
-    kernels = max(1, len(first) // 100)
+    sizes = [tensor.numel for tensor in first]
+    alike = [items for items in (*lists, op.outputs) if items and items[0].numel == sizes[0]]
+    kernels = _multi_tensor_launches(sizes, len(alike)) + (2 if name == "_foreach_norm" else 0)  # joined by two more
     return tuple(Work(rule, coordinates, 0, "", nbytes, kernels) for rule in dict.fromkeys(rules))
+
+
+_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
+"""By how many lists a multi-tensor kernel goes through at once, one to five: its arguments have room for so many."""
+_CHUNK, _CHUNKS_PER_LAUNCH = 64 * 1024, 320
+
+
+def _multi_tensor_launches(sizes: list[int], num_lists: int) -> int:
+    """Tensors are cut into chunks, and a launch takes so many tensors and so many chunks, whichever comes first."""
+    max_tensors = _TENSORS_PER_LAUNCH[min(num_lists, len(_TENSORS_PER_LAUNCH)) - 1]
+    launches = tensors = chunks = 0
+    for size in sizes:
+        left = -(-size // _CHUNK)
+        tensors += 1
+        while chunks + left >= _CHUNKS_PER_LAUNCH:
+            left -= _CHUNKS_PER_LAUNCH - chunks
+            launches, chunks, tensors = launches + 1, 0, int(left > 0)
+        chunks += left
+        if tensors == max_tensors:
+            launches, chunks, tensors = launches + 1, 0, 0
+    return max(1, launches + (chunks > 0))
 
 
 def _written(name: str, lists: list[list[TensorRef]]) -> list[TensorRef]:

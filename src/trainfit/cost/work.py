@@ -48,16 +48,25 @@ class Work:
     """Whether traffic and arithmetic come one after the other, in kernels of their own."""
     is_by_bytes: bool = False
     """Whether the first coordinate is log2 of the bytes, and nothing but more bytes makes such an op larger."""
+    rises: bool = False
+    """Whether every coordinate is log2 of a size that at least keeps the op's time, and at most multiplies it."""
+    fill: float = 1.0
+    """The share of the processors' time that computes results, where work comes in whole waves of tiles."""
 
     def arithmetic_ns(self, gpu: Gpu) -> float:
         """The operations at the datasheet's rate."""
         return self.flops / (peak_tflops(gpu, self.flops_dtype) * 1e3) if self.flops else 0.0
 
-    def ideal_ns(self, gpu: Gpu) -> float:
-        """Kernel floors, arithmetic and traffic at the datasheet's rates, overlapped or not."""
+    def ideal_ns(self, gpu: Gpu, fill: float | None = None) -> float:
+        """Kernel floors, arithmetic and traffic at the datasheet's rates, overlapped or not.
+
+        Where the GPU's own waves are filled to another share than this work's, `fill`, arithmetic takes as much longer.
+        """
         if self.is_by_bytes:
             return streaming_ns(self.nbytes, gpu)
         arithmetic_ns, traffic_ns = self.arithmetic_ns(gpu), _traffic_ns(self.nbytes, gpu)
+        if fill is not None:
+            arithmetic_ns *= self.fill / fill
         busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)
         return self.kernels * LAUNCH_NS + busy_ns
 

@@ -6,17 +6,23 @@ In: a GPU's name from the catalogue. Out: a context. Afterwards torch is as it w
 from __future__ import annotations
 
 import contextlib
+import sys
 import warnings
 from collections.abc import Iterator
+from typing import Any
+from unittest import mock
 
 import torch
 
+from trainfit import torch_compat
 from trainfit.ghost.answers import assume_size as assume_size
+from trainfit.ghost.answers import forget_guesses
+from trainfit.ghost.answers import hint_of_guesses as hint_of_guesses
 from trainfit.ghost.autocast import WeightCastCache, autocast_kernels
 from trainfit.ghost.cuda_api import cuda_answers
 from trainfit.ghost.dispatch import GhostMode, resizes_told_to
 from trainfit.ghost.routes import CUDA_KERNELS_OVER_COMPOSITES, composite_routes, conversion_routes, never_reached
-from trainfit.ghost.tensor import is_ghost
+from trainfit.ghost.tensor import data_may_move, is_ghost
 from trainfit.ghost.triton_kernels import launches_told_to
 from trainfit.ghost.values import forget_all
 from trainfit.gpus.catalogue import Gpu, find_gpu
@@ -28,17 +34,35 @@ def ghost_gpu(gpu: str | Gpu) -> Iterator[GhostMode]:
     target = find_gpu(gpu) if isinstance(gpu, str) else gpu
     casts = WeightCastCache()
     mode = GhostMode()
+    forget_guesses()
     with (
         _kernels_over_torch(target, casts),
         cuda_answers(target, mode.streams, casts.clear),
+        data_may_move(),
         resizes_told_to(mode),
         launches_told_to(mode.launch, is_ghost),
+        torch_compat.higher_order_ops_refused(),
+        _eagerly(),
         mode,
     ):
         try:
             yield mode
         finally:
             forget_all()
+
+
+@contextlib.contextmanager
+def _eagerly() -> Iterator[None]:
+    """What was compiled runs as it was written, and nothing is compiled here."""
+    is_in_use = "torch._dynamo" in sys.modules  # asking for a stance would import it
+    stance = torch.compiler.set_stance("force_eager") if is_in_use else contextlib.nullcontext()
+    with stance, mock.patch("torch.compile", _uncompiled):
+        yield
+
+
+def _uncompiled(model: Any = None, **options: Any) -> Any:
+    """In place of `torch.compile`, as a function and as a decorator."""
+    return (lambda model: model) if model is None else model
 
 
 @contextlib.contextmanager

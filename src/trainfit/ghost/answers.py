@@ -3,12 +3,14 @@
 Known values (`values.py`) are given. Other scalars get a stated answer: True for bool, 1 for numbers, False for
 `any()`, 0 for the overflow flag of a GradScaler: the answers of a step in which nothing special happens. Shapes that
 depend on unknown data cannot be guessed: the user states them with `assume_size`, or the trace stops at that line.
+Where numbers were read that may be sizes, the line is remembered for the error that a wrong guess may lead to.
 """
 
 from __future__ import annotations
 
 import contextlib
-import traceback
+import linecache
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,11 +24,14 @@ from trainfit.ghost.values import known_value
 aten = torch.ops.aten
 
 _STATED_SIZES: list[int] = []
+_GUESSED_AT: list[tuple[str, int]] = []
+"""The line that last read numbers which nobody knows, as file and line number; at most one."""
 
 
 @contextlib.contextmanager
 def assume_size(elements: int) -> Iterator[None]:
-    """Within this context a data-dependent op (`nonzero`, a boolean mask) on a ghost finds `elements` elements.
+    """Within this context a data-dependent op (`nonzero`, a boolean mask) on a ghost finds `elements` elements, and an
+    unknown integer that is read (`.item()`, `.tolist()`) is that number.
 
     Put it around the line that the error named, for instance the tokens one expert gets under balanced routing.
     """
@@ -45,11 +50,34 @@ def answer_scalar(ghost: torch.Tensor) -> bool | int | float | complex:
             return values.item()
     if isinstance(ghost, Ghost) and ghost.stated_value is not None:
         return ghost.stated_value
+    number = guessed_number(ghost.dtype)
     if ghost.dtype == torch.bool:
-        return True
+        return bool(number)
     if ghost.dtype.is_complex:
-        return 1 + 0j
-    return 1.0 if ghost.dtype.is_floating_point else 1
+        return complex(number)
+    return float(number) if ghost.dtype.is_floating_point else number
+
+
+def guessed_number(dtype: torch.dtype) -> int:
+    """What an unknown number of this type is taken for."""
+    if dtype == torch.bool:
+        return 1
+    _GUESSED_AT[:] = [_user_frame()]
+    return _STATED_SIZES[-1] if _STATED_SIZES and not (dtype.is_floating_point or dtype.is_complex) else 1
+
+
+def hint_of_guesses() -> str | None:
+    """What to do about numbers that were read and guessed, if any were since `forget_guesses`."""
+    if not _GUESSED_AT:
+        return None
+    return (
+        f"if a size depends on data: {_source_of(*_GUESSED_AT[0])} read numbers that a ghost has not, and got ones;"
+        " wrap that line in `with trainfit.assume_size(n):` to state them"
+    )
+
+
+def forget_guesses() -> None:
+    _GUESSED_AT.clear()
 
 
 def count_nonzero(op_name: str, mask: torch.Tensor) -> int:
@@ -87,6 +115,15 @@ def count_unique(x: torch.Tensor) -> int:
         return values.unique().numel()
 
 
+def count_bins(x: torch.Tensor, minimum: int) -> int:
+    """How many bins a count of values has: known, stated by the user, or the minimum that the program named."""
+    values = known_value(x)
+    if values is not None:
+        with torch_compat.host_kernels():
+            return max(minimum, int(values.max()) + 1 if values.numel() else 0)
+    return minimum if minimum and not _STATED_SIZES else _stated_size("aten.bincount")
+
+
 def _stated_size(op_name: str, line: str | None = None) -> int:
     if _STATED_SIZES:
         return _STATED_SIZES[-1]
@@ -97,11 +134,21 @@ def _stated_size(op_name: str, line: str | None = None) -> int:
 
 
 def _user_line() -> str:
+    return _source_of(*_user_frame())
+
+
+def _user_frame() -> tuple[str, int]:
     """The innermost line of the stack outside torch and trainfit."""
     ours = Path(__file__).parents[1]
     torchs = Path(torch.__file__).parent
-    for frame in reversed(traceback.extract_stack()):
-        path = Path(frame.filename)
+    frame = sys._getframe(1)
+    while frame.f_back is not None:
+        path = Path(frame.f_code.co_filename)
         if not (path.is_relative_to(ours) or path.is_relative_to(torchs)) or path.is_relative_to(ours / "presets"):
-            return f"{frame.filename}:{frame.lineno} `{frame.line}`"
-    return "an unknown line"
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _source_of(filename: str, line_number: int) -> str:
+    return f"{filename}:{line_number} `{linecache.getline(filename, line_number).strip()}`"

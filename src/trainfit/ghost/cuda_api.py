@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -43,6 +44,20 @@ class _Nothing:
         return _nothing
 
 
+class _Generator(torch.Generator):
+    """A generator of random numbers for a GPU that draws none: the host's own, whatever device it was made for."""
+
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self._said = CUDA if torch.device(device).type == "cuda" else torch.device(device)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return self._said
+
+
 def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
@@ -68,6 +83,8 @@ def _answers(gpu: Gpu, streams: Streams) -> dict[str, Any]:
         "cuda.get_device_capability": lambda device=None: capability,
         "cuda.get_device_properties": lambda device=None: properties,
         "cuda.mem_get_info": lambda device=None: (gpu.memory_bytes - gpu.context_bytes, gpu.memory_bytes),
+        "cuda.memory_stats": lambda device=None: defaultdict(int),
+        "cuda.memory_summary": lambda device=None, abbreviated=False: "",
         "cuda.is_bf16_supported": lambda including_emulation=True: including_emulation or capability >= (8, 0),
         "cuda.is_current_stream_capturing": lambda: False,
         "cuda.get_rng_state": lambda device=None: torch.zeros(16, dtype=torch.uint8),
@@ -89,13 +106,19 @@ def _answers(gpu: Gpu, streams: Streams) -> dict[str, Any]:
         "backends.cudnn.is_available": lambda: True,
         "backends.cudnn.is_acceptable": lambda tensor: isinstance(tensor, Ghost) and tensor.dtype in CUDNN_DTYPES,
         "backends.cudnn.rnn.get_cudnn_mode": lambda mode: RNN_MODES[mode.lower()],
+        "Generator": _Generator,
+        "Tensor.pin_memory": lambda tensor, device=None: tensor,
+        "Tensor.is_pinned": lambda tensor, device=None: False,
         "_use_cudnn_rnn_flatten_weight": lambda: True,
         "utils._foreach_utils._get_foreach_kernels_supported_devices": lambda: ["cuda", "meta"],  # ghosts group as meta
     }
+    counters = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved"
+    answers |= dict.fromkeys((f"cuda.{name}" for name in counters.split()), lambda device=None: 0)
     silent = (
         "cuda._lazy_init cuda.init cuda.synchronize cuda.empty_cache cuda.set_device cuda.set_rng_state "
         "cuda.set_rng_state_all cuda.manual_seed cuda.manual_seed_all cuda.seed cuda.reset_peak_memory_stats "
-        "cuda.ipc_collect accelerator.synchronize accelerator.set_device_index"
+        "cuda.ipc_collect cuda.nvtx.range_push cuda.nvtx.range_pop cuda.nvtx.mark accelerator.synchronize "
+        "accelerator.set_device_index"
     )
     return answers | dict.fromkeys(silent.split(), _nothing)
 

@@ -18,7 +18,7 @@ import torch
 
 from trainfit import torch_compat
 from trainfit.ghost import collectives
-from trainfit.ghost.answers import answer_scalar
+from trainfit.ghost.answers import answer_scalar, guessed_number
 from trainfit.ghost.kernels import GHOST_KERNELS
 from trainfit.ghost.shapes import Shapes
 from trainfit.ghost.shards import on_shards
@@ -27,7 +27,9 @@ from trainfit.ghost.tensor import META, Ghost, inside_kernel
 from trainfit.ghost.values import follow, is_known, known_value, learn
 
 aten = torch.ops.aten
-ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims})
+ANY_OPS = frozenset({aten.any.default, aten.any.dim, aten.any.dims, aten._is_any_true.default})
+PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default})
+COMPARISONS = frozenset({aten.equal.default, aten.allclose.default})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 ResizeListener = Callable[[torch.UntypedStorage], None]
 
@@ -58,6 +60,8 @@ class GhostMode(torch_compat.DispatchMode):
                 done = on_shards(func, args, kwargs or {})
             return NotImplemented if done is None else done[0]
         kwargs = dict(kwargs) if kwargs else {}
+        if kwargs.get("pin_memory"):
+            kwargs["pin_memory"] = None  # pinned memory is the host's, and of no GPU that is not there
         device = kwargs.get("device")
         if device is not None:
             device = torch.device(device)
@@ -69,13 +73,18 @@ class GhostMode(torch_compat.DispatchMode):
             return func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
             return answer_scalar(args[0])
+        if func in COMPARISONS:
+            return _compare(func, args, kwargs)
         if func is aten.copy_.default and args[0].is_cpu:
             return args[0].copy_(_leave_gpu(func, args[1:], {"device": torch.device("cpu")}))
         if func.namespace in collectives.NAMESPACES:
             return self._communicate(func, args, kwargs)
         if func is aten._to_copy.default and not _holds_ghost(args):
             return self._enter_gpu(func, args, kwargs)
-        _refuse_mixed_devices(func, args)
+        if device is None:  # else the tensors only say what is to be made there
+            _refuse_mixed_devices(func, args)
+        if func in PRODUCTS:
+            _refuse_mixed_types(args)
         if func is aten.add.Tensor and _is_engine_sum(args, kwargs):
             func, args = aten.add_.Tensor, (args[0].detach(), args[1])
         if kwargs.get("generator") is not None:
@@ -163,13 +172,14 @@ def _wrap(result: Any) -> Any:
 
 
 def _leave_gpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A ghost copied to the CPU brings its values if they are known; otherwise ones, the answer of `.item()` too."""
+    """A ghost copied to the CPU brings its values if they are known; otherwise the answers of `.item()`."""
     ghost = next(a for a in args if isinstance(a, torch.Tensor))
     dtype = kwargs.get("dtype") or ghost.dtype
     values = known_value(ghost)
     if values is None:
-        make = torch.empty if ghost.numel() > LARGEST_HOST_COPY else torch.ones
-        return make(ghost.shape, dtype=dtype, device=kwargs["device"])
+        if ghost.numel() > LARGEST_HOST_COPY:
+            return torch.empty(ghost.shape, dtype=dtype, device=kwargs["device"])
+        return torch.full(ghost.shape, guessed_number(ghost.dtype), dtype=dtype, device=kwargs["device"])
     return values.to(dtype, copy=True)
 
 
@@ -187,6 +197,22 @@ def _refuse_mixed_devices(func: Any, args: tuple[Any, ...]) -> None:
             raise RuntimeError(
                 f"Expected all tensors to be on the same device, but found at least two, cuda:0 and cpu ({func})"
             )
+
+
+def _compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether two tensors are equal; what is not known of them is taken to be."""
+    values = [known_value(tensor) for tensor in args[:2]]
+    if any(value is None for value in values):
+        return bool(args[0].shape == args[1].shape)
+    with torch_compat.host_kernels():
+        return bool(func(*values, *args[2:], **kwargs))
+
+
+def _refuse_mixed_types(args: tuple[Any, ...]) -> None:
+    """The error that CUDA would give for a product of matrices of two types, which meta tensors do not mind."""
+    first, second = args[-2:]
+    if first.dtype != second.dtype:
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {first.dtype} != {second.dtype}")
 
 
 def _is_engine_sum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

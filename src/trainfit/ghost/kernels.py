@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 
-from trainfit.ghost.answers import count_nonzero, count_unique, note_written_through
+from trainfit.ghost.answers import count_bins, count_nonzero, count_unique, note_written_through
+from trainfit.ghost.tensor import META
 from trainfit.torch_compat import host_kernels, suggest_memory_format
 
 aten = torch.ops.aten
 
 
-def _like(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+def _like(tensor: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """As `empty_like` of a contiguous tensor, or of any with the contiguous format; that is Python in torch."""
+    return torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=META)
 
 
 def _rms_norm(
@@ -262,6 +264,11 @@ def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, t
     return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
 
 
+def _bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
+    return x.new_empty(count_bins(x, minlength), dtype=dtype)
+
+
 def _grouped_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -284,11 +291,39 @@ def _square_roots(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Torch's own rule for these lists is Python, and every step of Adam has one as long as the parameters."""
     if not all(tensor.dtype.is_floating_point for tensor in tensors):
         return aten._foreach_sqrt.default(tensors)
-    return [torch.empty_like(tensor) for tensor in tensors]
+    return [_like(tensor) if tensor.is_contiguous() else torch.empty_like(tensor) for tensor in tensors]
+
+
+def _zeros_like(
+    tensor: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    memory_format: torch.memory_format | None = None,
+    **options: Any,
+) -> torch.Tensor:
+    """Optimizers make their state by this, tensor by tensor."""
+    if tensor.is_contiguous() and memory_format in (None, torch.preserve_format):
+        return _like(tensor, dtype)
+    return aten.empty_like.default(tensor, dtype=dtype, memory_format=memory_format, **options)
+
+
+def _drawn(tensor: torch.Tensor, *numbers: float, generator: None = None) -> torch.Tensor:
+    """Random numbers in place, by which models are initialised: what there is to check has a rule in Python."""
+    return tensor
+
+
+def _in_place(*args: Any, **kwargs: Any) -> None:
+    """Writes its lists of tensors, and makes nothing."""
 
 
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
-    aten.zeros_like.default: aten.empty_like.default,
+    aten._fused_sgd_.default: _in_place,
+    aten._fused_sgd_.tensor_lr: _in_place,
+    aten._fused_adagrad_.default: _in_place,
+    aten._fused_adagrad_.tensor_lr: _in_place,
+    aten.zeros_like.default: _zeros_like,
+    aten.uniform_.default: _drawn,
+    aten.normal_.default: _drawn,
     aten._foreach_sqrt.default: _square_roots,
     aten._grouped_mm.default: _grouped_mm,
     aten.convolution.default: _convolution,
@@ -313,4 +348,5 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: _index_put(aten.index_put.default),
     aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._unique2.default: _unique,
+    aten.bincount.default: _bincount,
 }

@@ -6,9 +6,13 @@ autograd engine and the device guards need no GPU. Python's view of the device s
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
+from torch import nn
 
 from trainfit import torch_compat
 
@@ -77,6 +81,29 @@ class Ghost(torch.Tensor):
 
 def is_ghost(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, Ghost)
+
+
+@contextlib.contextmanager
+def data_may_move() -> Iterator[None]:
+    """`parameter.data = ghost`, as `module.to("cuda")` writes it, makes the parameter a ghost, and back for the CPU.
+
+    Torch changes what a tensor is made of and not its class, which is all that ghosts know themselves by.
+    """
+    plain = torch.Tensor.data
+
+    def write(tensor: torch.Tensor, value: torch.Tensor) -> None:
+        plain.__set__(tensor, value)  # type: ignore[attr-defined]
+        if isinstance(value, Ghost) and type(tensor) in (torch.Tensor, nn.Parameter, nn.Buffer):
+            is_parameter = isinstance(tensor, nn.Parameter)
+            tensor.__class__ = Ghost
+            if is_parameter:
+                tensor._is_param = True  # by which nn.Parameter knows those of other classes
+        elif isinstance(tensor, Ghost) and type(value) is torch.Tensor and value.is_cpu:
+            tensor.__class__ = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor  # type: ignore[assignment]
+
+    read = plain.__get__  # type: ignore[attr-defined]
+    with mock.patch.object(torch.Tensor, "data", property(read, write)):
+        yield
 
 
 def is_inside_kernel() -> bool:

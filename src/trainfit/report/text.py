@@ -103,7 +103,9 @@ def _time_facts(time: TimeEstimate) -> Table:
         "kernels": "the GPU's work bounds it",
     }
     table = Table.grid(padding=(0, 2))
-    table.add_row("step", f"{time.step_ms:.1f} ms ({low:.1f} to {high:.1f}); {bounds[time.bound_by]}")
+    other = "on a faster host it is not" if time.launch_bound else "on a slower host it is launch-bound"
+    near = "" if time.launch_bound_sure else f"; {other}"
+    table.add_row("step", f"{time.step_ms:.1f} ms ({low:.1f} to {high:.1f}); {bounds[time.bound_by]}{near}")
     phases = ", ".join(f"{phase} {value:.1f} ms" for phase, value in time.phase_ms.items() if value >= 0.05)
     if phases:
         table.add_row("phases", phases)

@@ -25,6 +25,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from bisect import bisect_left, insort
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Literal
 
 AllocatorMode = Literal["classic", "expandable"]
@@ -134,21 +135,24 @@ class _DriverAddresses:
 
     def __init__(self) -> None:
         lower_bytes, upper_bytes = _FIRST_PLACES_BYTES
-        # (address, bytes) of what is left of each range; the driver's part keeps the first two from being one.
-        self._places = [(0, lower_bytes), (lower_bytes + _MIB, upper_bytes)]
+        # What is left of ranges: bytes -> a heap of addresses. There are thousands of places, but of few sizes, since a
+        # range leaves less than its unit. The driver's part keeps the first two from being one.
+        self._places = {lower_bytes: [0], upper_bytes: [lower_bytes + _MIB]}
         self._lowest_address = 0
 
     def reserve(self, segment_bytes: int) -> int:
-        place = min((place for place in self._places if place[1] >= segment_bytes), default=None)
-        if place is None:
-            range_bytes = _round_up(segment_bytes, _RANGE_UNIT_BYTES)
-            self._lowest_address -= range_bytes
-            place = (self._lowest_address, range_bytes)
+        fitting = [(heap[0], nbytes) for nbytes, heap in self._places.items() if nbytes >= segment_bytes]
+        if fitting:
+            address, left_bytes = min(fitting)
+            heappop(self._places[left_bytes])
+            if not self._places[left_bytes]:
+                del self._places[left_bytes]
         else:
-            self._places.remove(place)
-        address, left_bytes = place
+            left_bytes = _round_up(segment_bytes, _RANGE_UNIT_BYTES)
+            self._lowest_address -= left_bytes
+            address = self._lowest_address
         if left_bytes > segment_bytes:
-            self._places.append((address + segment_bytes, left_bytes - segment_bytes))
+            heappush(self._places.setdefault(left_bytes - segment_bytes, []), address + segment_bytes)
         return address
 
 

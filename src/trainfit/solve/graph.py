@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 from trainfit.records import BlockProgram, Op
@@ -25,7 +26,7 @@ ALLOCATION_UNIT_BYTES = 512
 """The allocator hands out multiples of this; what a storage takes is rounded up to it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockGraph:
     """Values are numbered in the order in which they appear; `storage`, `nbytes` and `maker` are by value."""
 
@@ -44,12 +45,12 @@ class BlockGraph:
     requires: tuple[tuple[int, int], ...]  # (op, another that is replayed if it is)
     hidden_ns: int = 0  # so much of a replay runs while the GPU would wait for communication anyway
 
-    @property
+    @cached_property
     def saved_bytes(self) -> int:
         """What the block keeps when nothing is recomputed."""
         return sum(self.nbytes[value] for value in self.needed)
 
-    @property
+    @cached_property
     def saved_cast_bytes(self) -> int:
         """The part of `saved_bytes` that are parameters in another dtype."""
         return sum(self.nbytes[value] for value in self.needed if self.is_cast[value])

@@ -15,16 +15,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import combinations, pairwise, product
 
 from trainfit.solve.milp import Choice, enriched, fastest_within, smallest_peak
 from trainfit.solve.whole import Problem
 
 RUNGS = 16
-FINE_STEPS, COARSE_STEPS = 64, 32
+FINE_STEPS, COARSE_STEPS = 128, 32
 """Choices between two rungs of a `ModelLadder`."""
 NEAREST_BYTES = 2**20
 """How much above the smallest peak the first choice is that is looked for below a `ModelLadder`'s first step."""
+
+
+LEVELS, PARTS = 6, 8
+"""Of choices in two parts: options of a menu that are used, evenly spread, and places at which the blocks are cut."""
 
 
 class Ladder(ABC):
@@ -80,11 +84,14 @@ class ModelLadder(Ladder):
         return tuple(choice for choice in found if choice is not None)
 
     def least_bytes(self, step: int) -> int:
+        return self._modelled_bytes(step)
+
+    def _modelled_bytes(self, step: int) -> int:
         low, high = self.lowest.peak_bytes, self._highest_bytes
         return low + (high - low) * step // self.num_steps
 
     def _make(self, step: int) -> Choice:
-        return (fastest_within(self._problem, self.least_bytes(step)) if step else None) or self.lowest
+        return (fastest_within(self._problem, self._modelled_bytes(step)) if step else None) or self.lowest
 
 
 class MeasuredLadder(Ladder):
@@ -150,6 +157,34 @@ def arrangements(choice: Choice) -> Iterator[Choice]:
         if tuple(options) not in seen:
             seen.add(tuple(options))
             yield replace(choice, options=tuple(options))
+
+
+def in_two_parts(problem: Problem) -> list[Choice]:
+    """Choices in which the first blocks keep everything and the others drop much the same, by rising time.
+
+    Where many choices have the smallest modelled peak, the optimizer's for one, the model takes the fastest of them, in
+    which every block drops something. There these are worth a look: what the first blocks keep as it is fills whole
+    segments, and what the last ones drop is gone before more are needed.
+    """
+    num_blocks = len(problem.class_of)
+    last = [len(menu) - 1 for menu in problem.menus]
+    found = set()
+    for level, part in product(range(1, LEVELS), range(1, PARTS)):
+        cut = num_blocks * part // PARTS
+        dropping = (level * last[class_index] // (LEVELS - 1) for class_index in problem.class_of[cut:])
+        found.add((*(0,) * cut, *dropping))
+    return sorted((_choice(problem, options) for options in found), key=lambda c: (c.recompute_ns, c.options))
+
+
+def exchanges(choice: Choice) -> Iterator[Choice]:
+    """The choice, and the same with the options of two blocks of a run exchanged."""
+    yield choice
+    for run in choice.problem.runs:
+        for one, two in combinations(range(run.first, run.first + run.length), 2):
+            if choice.options[one] != choice.options[two]:
+                options = list(choice.options)
+                options[one], options[two] = options[two], options[one]
+                yield replace(choice, options=tuple(options))
 
 
 def _is_above(one: tuple[int, int, int], middle: tuple[int, int, int], two: tuple[int, int, int]) -> bool:

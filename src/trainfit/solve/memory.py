@@ -20,10 +20,10 @@ workspaces, which stay: the exact simulation, which judges every plan, has the l
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import bisect, bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 
 from trainfit.records import LAST_OUTPUT, OUTPUT, BlockProgram, Op, Phase, Section, Trace
 from trainfit.solve.graph import rounded_bytes
@@ -266,13 +266,12 @@ def _owner(module: str, names: set[str]) -> str | None:
 def _positions(section: Section, spans: Sequence[_Span | None]) -> list[tuple[int, bool, bool]]:
     """For each op of the section: its position, whether it is in that block's backward, whether it starts it."""
     places = []
+    here = [span for span in takewhile(lambda span: span is not None, spans) if span is not None]
+    # Of all blocks up to each: the last op of their forwards, and how far before 0 the first of their backwards is.
+    forward = list(accumulate((span.last_forward for span in here), max))
+    backward = list(accumulate((-span.first_backward for span in here), max))
     for op in range(section.first_op, section.last_op):
-        position = 0
-        while position < len(spans):
-            span = spans[position]
-            if span is None or not span.last_forward < op < span.first_backward:
-                break
-            position += 1
+        position = min(bisect_left(forward, op), bisect_left(backward, -op))  # blocks that are between the two
         span = spans[position] if position < len(spans) else None
         last_backward = span.last_backward if span is not None else -1
         if position > 0 and span is not None:

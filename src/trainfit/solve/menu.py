@@ -1,4 +1,4 @@
-"""The menu of a block: every option that is best for some price per byte, and exact ones between them on request.
+"""The menu of a block: every option that is best for some price per byte.
 
 In: a `BlockGraph`. Out: `Option`s by rising replay time and falling kept bytes. What of that time hides behind
 communication is the solver's affair: the fastest replay for its bytes is the fastest whatever of it hides.
@@ -23,16 +23,12 @@ value at price 0), and its lines are the vertices of the convex frontier. Eisner
 known vertices, cut at the price at which they cost the same; either nothing is cheaper, and they are neighbours on the
 frontier, or a new vertex is found. This takes two cuts per vertex, all in whole numbers.
 
-Between vertices lie options that no price prefers; `option_within` finds the fastest for a cap on the kept bytes by a
-small integer program.
+Between vertices lie options that no price prefers: `pareto` has them.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 from trainfit.solve.graph import BlockGraph
-from trainfit.solve.linear import IntegerProgram
 from trainfit.solve.mincut import Network
 from trainfit.solve.replay import Option, evaluate
 
@@ -55,61 +51,6 @@ def frontier(graph: BlockGraph) -> tuple[Option, ...]:
         else:
             vertices.append(pending.pop())
     return tuple(vertices)
-
-
-@lru_cache(maxsize=4096)
-def option_within(graph: BlockGraph, kept_bytes: int) -> Option | None:
-    """The fastest option that keeps at most `kept_bytes`; of those, one that keeps least. None if there is none.
-
-    Variables: keep(v) for what can be kept or held, replay(op); all 0 or 1. A value that a replayed op reads, or that
-    backward needs, is kept or its op is replayed.
-    """
-    program = IntegerProgram()
-    weight = sum(graph.nbytes) + 1  # time counts first, bytes break ties
-    can_be_there = [value for value in range(len(graph.storage)) if graph.is_keepable[value] or graph.is_input[value]]
-    keep = {value: program.add_binary(graph.nbytes[value]) for value in can_be_there}
-    replay = [program.add_binary(weight * ns) for ns in graph.time_ns]
-    for op, opaque in enumerate(graph.is_opaque):
-        if opaque:
-            program.add_row({replay[op]: 1}, upper=0)
-    for op, other in graph.requires:
-        program.add_row({replay[other]: 1, replay[op]: -1}, lower=0)
-
-    def require(value: int, unless: dict[int, float], lower: float) -> None:
-        ways = dict(unless)
-        if value in keep:
-            ways[keep[value]] = 1
-        maker = graph.maker[value]
-        if maker is not None:
-            ways[replay[maker]] = ways.get(replay[maker], 0) + 1
-        program.add_row(ways, lower=lower)
-
-    for value in graph.needed:
-        require(value, {}, 1)
-    for op, values in enumerate(graph.reads):
-        for value in values:
-            if not graph.is_free[value]:
-                require(value, {replay[op]: -1}, 0)
-    program.add_row({column: graph.nbytes[value] for value, column in keep.items()}, upper=kept_bytes)
-    solution = program.solve()
-    if solution is None:
-        return None
-    option = evaluate(graph, [graph.storage[value] for value, column in keep.items() if solution.values[column] > 0.5])
-    assert option is not None, "the integer program allows only what serves backward"
-    return option
-
-
-@lru_cache(maxsize=64)
-def undominated(graph: BlockGraph, limit: int) -> tuple[Option, ...]:
-    """Options for all pairs of kept bytes and time that no other beats in both; none if there are over `limit`."""
-    options: list[Option] = []
-    option = option_within(graph, sum(graph.nbytes))
-    while option is not None:
-        options.append(option)
-        if len(options) > limit:
-            return ()
-        option = option_within(graph, option.kept_bytes - 1) if option.kept_bytes > 0 else None
-    return tuple(options)
 
 
 def _value(option: Option, per_byte_ns: int, per_bytes: int) -> int:

@@ -22,7 +22,8 @@ the bound below leaves out. Rows: at the first and last block of each run, and a
 The bound. Let options be mixed in any proportion, and extras and bends be nothing. The best mixture is a linear
 program over all options there are, of which few matter: it is solved over the menus, its duals are prices of kept bytes
 at each run, a minimum cut finds the best option at these prices, and it joins the menu if it is better than all that
-are in it. When none is, no option there is could improve the mixture: its time is below that of every plan.
+are in it. When none is, no option there is could improve the mixture: its time is below that of every plan. Where few
+blocks are equal that can be far below; the bound of whole choices (`table`) then is closer.
 
 The menus that plans are made of do not depend on the budget (`enriched`), and the program over them is solved to its
 optimum. So of two budgets the larger never takes more time: all that is within the smaller is within the larger.
@@ -32,13 +33,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from trainfit.solve.graph import BlockGraph
 from trainfit.solve.linear import IntegerProgram, Solution
-from trainfit.solve.menu import best_at_price, option_within, undominated
+from trainfit.solve.menu import best_at_price
+from trainfit.solve.pareto import undominated
 from trainfit.solve.replay import Option
+from trainfit.solve.table import bound_ns
 from trainfit.solve.whole import Problem, Run
 
 _ROOM_BYTES = 2**20
@@ -116,18 +119,32 @@ def smallest_peak(problem: Problem) -> Choice:
     return choice
 
 
-def recompute_bound_ns(problem: Problem, budget_bytes: int) -> int:
-    """A recompute time below which no choice of any options within the budget is; 0 where it is too small for any."""
+def recompute_bound_ns(problem: Problem, budget_bytes: int, enough_ns: float = math.inf) -> int:
+    """A recompute time below which no choice of any options within the budget is; 0 where it is too small for any.
+
+    The mixture's; if that is not `enough_ns` and all options can be listed, that of whole choices, which looks at all
+    but the casts that are dropped and still there in forward, or at nothing but forward.
+    """
     for room_bytes in (0, _ROOM_BYTES):  # of a larger budget the bound is lower, and holds for the smaller one too
         mixture = _best_mixture(problem, budget_bytes + room_bytes)
         if mixture is None:
             continue
-        more = _all_options(problem)
-        if more is None or any(graph.saved_cast_bytes for graph in problem.graphs):
-            return mixture[1]
-        whole = _solve(problem.with_options(more), budget_bytes + room_bytes, cautious=False)
-        return mixture[1] if whole is None else max(mixture[1], whole.recompute_ns)
+        bounds_ns = [mixture[1]]
+        for relaxed in (problem, _forward_alone(problem)):
+            whole = _with_all_options(relaxed) if max(bounds_ns) < enough_ns else None
+            if whole is not None:
+                bounds_ns.append(bound_ns(whole, budget_bytes + room_bytes) or 0)
+        return max(bounds_ns)
     return 0
+
+
+def is_bound_by_casts(problem: Problem, budget_bytes: int) -> bool:
+    """Whether forward, in which dropped casts still count, costs the best mixture for the budget any time."""
+    program, columns = _mixture(problem, budget_bytes)
+    solution = program.solve(relaxed=True)
+    return (
+        solution is not None and columns.forward_price(solution) > 0 and any(g.saved_cast_bytes for g in problem.graphs)
+    )
 
 
 class _Columns:
@@ -208,6 +225,10 @@ class _Columns:
             for size in sizes[len(problem.class_of) :]:  # the end of forward; backward has no position of its own there
                 add_row(dropped, budget_bytes - size, rows)
 
+    def forward_price(self, solution: Solution) -> float:
+        """What a byte less in forward would save, in ns."""
+        return -sum(solution.duals[row] for row, _ in self._forward_rows)
+
     def better_options(self, solution: Solution) -> dict[int, list[Option]]:
         """By class, options that would improve the relaxed solution."""
         better: dict[int, list[Option]] = {}
@@ -264,9 +285,7 @@ def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | 
     The mixture replays least, so no choice replays less; and each block hides what it can at most.
     """
     while True:
-        program = IntegerProgram()
-        columns = _Columns(program, problem, cost=lambda option: float(option.replay_ns))
-        columns.bound_memory({}, float(budget_bytes), cautious=False)
+        program, columns = _mixture(problem, budget_bytes)
         solution = program.solve(relaxed=True)
         if solution is None:
             return None
@@ -277,12 +296,47 @@ def _best_mixture(problem: Problem, budget_bytes: int) -> tuple[Problem, int] | 
         problem = grown
 
 
+def _mixture(problem: Problem, budget_bytes: int) -> tuple[IntegerProgram, _Columns]:
+    """The program whose relaxed solution is the best mixture of the menus' options."""
+    program = IntegerProgram()
+    columns = _Columns(program, problem, cost=lambda option: float(option.replay_ns))
+    columns.bound_memory({}, float(budget_bytes), cautious=False)
+    return program, columns
+
+
+def _with_all_options(problem: Problem) -> Problem | None:
+    """With every option that no other beats in the menus, and no other; None where they cannot be listed."""
+    listed = [undominated(graph) for graph in problem.graphs]
+    if not all(found.is_complete for found in listed):
+        return None
+    reruns = ([option for option in menu if option.is_rerun] for menu in problem.menus)
+    return replace(problem, menus=tuple((*found.options, *more) for found, more in zip(listed, reruns, strict=True)))
+
+
+def _forward_alone(problem: Problem) -> Problem:
+    """As if nothing came after forward: casts weigh nothing, since they stay however they are decided on."""
+    graphs = [
+        replace(
+            graph, nbytes=tuple(0 if cast else size for size, cast in zip(graph.nbytes, graph.is_cast, strict=True))
+        )
+        for graph in problem.graphs
+    ]
+    memory = problem.memory
+    nothing = replace(
+        memory,
+        other_bytes=(0,) * len(memory.other_bytes),
+        backward_bytes=(0,) * len(memory.backward_bytes),
+        start_bytes=(0,) * len(memory.start_bytes),
+    )
+    return replace(problem, graphs=tuple(graphs), memory=nothing)
+
+
 def _all_options(problem: Problem) -> dict[int, list[Option]] | None:
     """By class, all undominated options of a model of few blocks; None where that would be many."""
-    if len(problem.class_of) > _FEW_BLOCKS:
+    whole = _with_all_options(problem) if len(problem.class_of) <= _FEW_BLOCKS else None
+    if whole is None or any(len(menu) > _MAX_OPTIONS for menu in whole.menus):
         return None
-    options = {index: list(undominated(graph, _MAX_OPTIONS)) for index, graph in enumerate(problem.graphs)}
-    return options if all(options.values()) else None
+    return {index: list(menu) for index, menu in enumerate(whole.menus)}
 
 
 def _options_between(graph: BlockGraph, menu: Sequence[Option]) -> list[Option]:
@@ -292,7 +346,8 @@ def _options_between(graph: BlockGraph, menu: Sequence[Option]) -> list[Option]:
     if low_bytes == high_bytes:
         return []
     caps = [low_bytes + (high_bytes - low_bytes) * step // _STEPS_BETWEEN for step in range(1, _STEPS_BETWEEN)]
-    options = (option_within(graph, cap) for cap in caps)
+    listed = undominated(graph).options  # the fastest that keeps at most so much is the first that does
+    options = (next((option for option in listed if option.kept_bytes <= cap), None) for cap in caps)
     return [option for option in options if option is not None]
 
 

@@ -195,11 +195,12 @@ class _SectionEditor:
             while position < len(section.events) and section.events[position].op <= index:
                 event = section.events[position]
                 position += 1
-                if not event.is_alloc and event.storage in changes.instead:
-                    event = replace(event, storage=changes.instead[event.storage])
-                elif not event.is_alloc and event.storage in changes.held:
+                storage = event.storage
+                if not event.is_alloc and storage in changes.instead:
+                    storage = changes.instead[storage]
+                elif not event.is_alloc and storage in changes.held:
                     continue
-                events.append(replace(event, op=shifted))
+                events.append(MemoryEvent(shifted, storage, event.is_alloc, event.stream))
             events += [MemoryEvent(shifted, storage, False) for storage in changes.later.get(index, ())]
             if index >= section.first_op:
                 op = self._trace.ops[index]

@@ -4,29 +4,36 @@ In: a `Problem`, a sketch, a judge, a budget. Out: `Found`. The sketch plays a c
 running it, in hundredths of a second; the judge runs the planned step on a ghost GPU, which takes seconds, and has the
 last word. Invariant: the peak of what is found, as judged, is within the budget.
 
-The choices that are tried are those of ladders that do not depend on the budget (`ladder`), each in some arrangements.
-Allocated bytes are what the linear model says, but for the blocks that the allocator does not split to the byte, so one
-ladder will do. Reserved bytes are what is allocated and what the allocator wastes, which depends on which tensors are
-kept and is not monotone, and there is a second ladder. On each: from the highest rung that may fit down to the first
-that does, and then by halves between it and the next. Whatever fits a budget fits a larger one, so what is found for a
-larger budget lies no lower on the ladder, in another call as well: going down, the larger budget stops no later, and at
-every halving it goes up wherever the smaller does. Of what is found on the ladders the fastest is taken; of one ladder
-what could not beat the other is left out, which changes nothing about that. So time never rises with the budget.
+The choices that are tried do not depend on the budget. Most are on ladders (`ladder`), each in some arrangements: from
+the highest rung that may fit down to the first that does, and then by halves between it and the next. Whatever fits a
+budget fits a larger one, so what is found for a larger budget lies no lower on the ladder, in another call as well:
+going down, the larger budget stops no later, and at every halving it goes up wherever the smaller does. Of what is
+found on the ladders the fastest is taken; of one ladder what could not beat the other is left out, which changes
+nothing about that. So time never rises with the budget.
 
-The gap is certified by the best mixture of options (`milp`) for a budget of allocated bytes: no plan within a budget of
-reserved bytes allocates more than that. So it has two parts: how far the plan is from the best one that allocates as
-little as it does, and what could be had for the bytes that the allocator wastes, if it did not.
+Allocated bytes are what the linear model says, but for the blocks that the allocator does not split to the byte, so one
+ladder will do, and from what it finds a faster choice is looked for in the next bands or steps (`bands`). This
+keeps the order: a choice that the smaller budget finds there takes as long as what the larger one begins with, or it
+lies in the bands that the larger one goes through, and fits it. Reserved bytes are what is allocated and what the
+allocator wastes, which depends on which tensors are kept and is not monotone; there is a second ladder, and a list of
+choices in two parts, of which the fastest that fits counts.
+
+The gap is certified by the best mixture of options, or by whole choices (`milp`), for a budget of allocated bytes: no
+plan within a budget of reserved bytes allocates more than that. So it has two parts: how far the plan is from the best
+one that allocates as little as it does, and what could be had for the bytes that the allocator wastes, if it did not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Literal
 
-from trainfit.solve.ladder import Ladder, MeasuredLadder, ModelLadder, arrangements
-from trainfit.solve.milp import Choice, recompute_bound_ns
+from trainfit.solve.bands import Bands, PaddedLadder, average_slack
+from trainfit.solve.ladder import Ladder, MeasuredLadder, ModelLadder, arrangements, exchanges, in_two_parts
+from trainfit.solve.milp import Choice, is_bound_by_casts, recompute_bound_ns
 from trainfit.solve.whole import Moment, Problem
 
 CERTIFIED = 1e-3
@@ -39,6 +46,16 @@ RESORTS = 8
 """Shares of the blocks that are as on the lowest rung where no rung fits."""
 MAX_JUDGED = 4
 """Choices judged per budget at most."""
+BANDS_TRIED = 16
+"""Bands, from that of the ladder's choice on, in which a faster one is looked for."""
+TIMES_WASTED, TIMES_ON_LADDER = (1, 3, 6, 12), 6
+"""What is kept wastes more than what is taken and given back at once: how often the average waste of a size counts."""
+STEPS_ABOVE = 4
+"""Steps of the ladder above the first that fits that are tried with two blocks exchanged, where there are no bands."""
+NEAR_LOWEST = 1.02
+"""The share of the smallest modelled peak that a choice in two parts has at most."""
+EXCHANGES, NEAR_BYTES = 8, 2**21
+"""So many exchanges are tried of a choice that is not further than this above the budget."""
 
 Status = Literal["nothing to recompute", "optimal", "feasible", "interrupted"]
 Kept = tuple[tuple[int, ...] | None, ...]
@@ -85,21 +102,27 @@ class Search:
         *,
         hidden_bytes: int,
         is_modelled: bool,
+        slack: Callable[[Choice], Mapping[int, tuple[int, int]]] | None = None,
     ) -> None:
         """`sketch` gets a choice and a limit; if there is one, any peak that is beyond it will do for what is, and what
         is not may be somewhat too small.
         `base` is the verdict on the unplanned step, `hidden_bytes` what every plan allocates beyond the model.
 
-        `is_modelled` says that the budget binds what the linear model is about, allocated bytes.
+        `is_modelled` says that the budget binds what the linear model is about, allocated bytes; `slack` says how much
+        more the blocks of memory for tensors of each size take under a choice (`average_slack`).
         """
         self._problem = problem
         self._judge = judge
         self._sketch = sketch
         self._hidden_bytes = hidden_bytes
         self._is_modelled = is_modelled
+        self._slack = slack
         self._nothing = Choice(problem, (0,) * len(problem.class_of), 0)
         self._verdicts: dict[Kept, Verdict] = {self._nothing.kept(): base}
-        self._sketches: dict[Kept, tuple[Choice, int, int | None]] = {}  # with the limit that the sketch had
+        # By what is kept, with the limit that the sketch had.
+        self._sketches: dict[Kept, tuple[Choice, int, int | None]] = {
+            self._nothing.kept(): (self._nothing, base.peak_bytes, None)
+        }
         self._pool: list[tuple[Choice, Verdict]] = [(self._nothing, base)]
         self._model_ladder = ModelLadder(problem, is_fine=is_modelled)
 
@@ -108,7 +131,7 @@ class Search:
         return self._pool[0][1]
 
     def smallest(self) -> Infeasible:
-        """The smallest peak that a choice on a ladder's rung has, judged."""
+        """The smallest peak that a choice on a ladder's rung or in two parts has, judged."""
         lowest = self._model_ladder.lowest
         best = min((lowest, *self._last_resorts), key=lambda c: (self._sketched(c), c.recompute_ns))
         for ladder in self._ladders:
@@ -118,6 +141,9 @@ class Search:
                 choice, least_bytes = ladder.at(step), self._sketched(best)
                 if (self._sketched(choice, least_bytes), choice.recompute_ns) < (least_bytes, best.recompute_ns):
                     best = choice
+        for choice in self._two_parts:
+            if self._sketched(choice, self._sketched(best)) < self._sketched(best):
+                best = choice
         self._verdict(best)
         choice, verdict = min(self._pool, key=lambda judged: (judged[1].peak_bytes, judged[1].step_ns))
         return Infeasible(verdict.peak_bytes, choice)
@@ -173,10 +199,12 @@ class Search:
 
     def _gap(self, choice: Choice, verdict: Verdict, modelled_bytes: int) -> float:
         """What a better plan could save at most, with a modelled peak up to this."""
-        bound_ns = recompute_bound_ns(choice.problem, modelled_bytes)
-        cost_ns = choice.recompute_ns
-        if choice.problem.hidden_ns:  # by the average of the blocks; the judge knows what came of it
-            cost_ns = max(cost_ns, verdict.step_ns - self.base.step_ns)
+        # What hides is by the average of the blocks, and checkpointing by that of all: the judge knows what came of it.
+        worse = max if choice.problem.hidden_ns else min
+        cost_ns = worse(choice.recompute_ns, verdict.step_ns - self.base.step_ns)
+        # Whole choices are looked at where that can certify the plan: with reserved bytes it is waste that is between.
+        enough_ns = cost_ns - CERTIFIED * verdict.step_ns if self._is_modelled else 0
+        bound_ns = recompute_bound_ns(choice.problem, modelled_bytes, enough_ns)
         return max(0, cost_ns - bound_ns) / max(1, verdict.step_ns)
 
     def _look(self, budget_bytes: int) -> None:
@@ -198,15 +226,67 @@ class Search:
 
     def _first_within(self, limit_bytes: int) -> Choice | None:
         """The fastest of the choices that are tried whose sketch is within the limit."""
-        best = None
+        best: Choice | None = None
         for ladder in self._ladders:
             best = self._on_ladder(ladder, limit_bytes, best) or best
         for last in self._last_resorts:
             if best is not None and last.recompute_ns >= best.recompute_ns:
                 break
             if self._sketched(last, limit_bytes) <= limit_bytes:
-                return last
+                best = last
+                break
+        best = self._in_two_parts(limit_bytes, best) or best
+        if best is not None:
+            for bands in self._bands:
+                best = self._in_bands(bands, limit_bytes, best) or best
         return best
+
+    def _in_two_parts(self, limit_bytes: int, to_beat: Choice | None) -> Choice | None:
+        """The fastest choice in two parts that fits; None if it is not faster than the other."""
+        for choice in self._two_parts:
+            if to_beat is not None and choice.recompute_ns >= to_beat.recompute_ns:
+                return None
+            may_fit = choice.peak_bytes + self._hidden_bytes <= limit_bytes
+            if may_fit and self._sketched(choice, limit_bytes) <= limit_bytes:
+                return choice
+        return None
+
+    def _in_bands(self, bands: Bands, limit_bytes: int, to_beat: Choice) -> Choice | None:
+        """The fastest choice of the next bands whose sketch is within the limit; None if none beats the other."""
+        wasted_bytes = self.base.peak_bytes - self._hidden_bytes - self._nothing.peak_bytes
+        most_bytes = limit_bytes + max(0, wasted_bytes)  # what is expected beyond it is not tried
+        first = bands.first_below(to_beat)
+        for band in reversed(range(first, first + BANDS_TRIED)):
+            if bands.expected_bytes(band) > most_bytes:
+                continue
+            for choice in bands.at(band):
+                if choice.recompute_ns >= to_beat.recompute_ns:
+                    break
+                fitting = self._exchanged(choice, limit_bytes)
+                if fitting is not None:
+                    return fitting
+        return None
+
+    @cached_property
+    def _slack_bytes(self) -> dict[int, int]:
+        return {} if self._slack is None else average_slack(self._problem, self._slack)
+
+    @cached_property
+    def _bands(self) -> tuple[Bands, ...]:
+        """With so many times what tensors waste on average. None where their tables would leave out what counts: that
+        the calls of a block must agree, or that casts which are dropped are still there in forward."""
+        if self._slack is None or self._problem.tied:
+            return ()
+        halfway_bytes = (self._model_ladder.lowest.peak_bytes + self._nothing.peak_bytes) // 2
+        if is_bound_by_casts(self._problem, halfway_bytes):
+            return ()
+        return tuple(
+            Bands(self._problem, self._times_wasted(times), self._sketched)
+            for times in (TIMES_WASTED if any(self._slack_bytes.values()) else TIMES_WASTED[:1])
+        )
+
+    def _times_wasted(self, times: int) -> dict[int, int]:
+        return {size: times * slack_bytes for size, slack_bytes in self._slack_bytes.items()}
 
     def _on_ladder(self, ladder: Ladder, limit_bytes: int, to_beat: Choice | None) -> Choice | None:
         """The highest choice within the limit that the descent finds; None if it is not faster than the other."""
@@ -226,8 +306,25 @@ class Search:
                 if higher is not None:
                     step, best = step + half, higher
                 half //= 2
+            if self._is_modelled and not self._bands:
+                best = self._just_above(ladder, step, limit_bytes) or best
             return best if to_beat is None or best.recompute_ns < to_beat.recompute_ns else None
         return None
+
+    def _just_above(self, ladder: Ladder, step: int, limit_bytes: int) -> Choice | None:
+        """The fastest choice of the next steps that fits with two blocks exchanged."""
+        for higher in reversed(range(step + 1, min(step + STEPS_ABOVE, ladder.num_steps))):
+            fitting = self._exchanged(ladder.at(higher), limit_bytes)
+            if fitting is not None:
+                return fitting
+        return None
+
+    def _exchanged(self, choice: Choice, limit_bytes: int) -> Choice | None:
+        """The choice, or with two blocks exchanged, if it fits; others are not tried where it is far from that."""
+        if self._sketched(choice) > limit_bytes + NEAR_BYTES:
+            return None
+        same = islice(exchanges(choice), EXCHANGES)
+        return next((choice for choice in same if self._sketched(choice) <= limit_bytes), None)
 
     def _fitting(self, ladder: Ladder, step: int, limit_bytes: int) -> Choice | None:
         """The first arrangement of the step's choice whose sketch is within the limit."""
@@ -251,9 +348,19 @@ class Search:
 
     @cached_property
     def _ladders(self) -> tuple[Ladder, ...]:
-        if self._is_modelled:
+        if self._is_modelled and (self._bands or not any(self._slack_bytes.values())):
             return (self._model_ladder,)
+        if self._is_modelled:
+            return self._model_ladder, PaddedLadder(self._problem, self._times_wasted(TIMES_ON_LADDER))
         return MeasuredLadder(self._problem, self._sketched), self._model_ladder
+
+    @cached_property
+    def _two_parts(self) -> list[Choice]:
+        """Choices in two parts near the smallest modelled peak, by rising time; none where all choices are near it."""
+        most_bytes = NEAR_LOWEST * self._model_ladder.lowest.peak_bytes
+        if self._is_modelled or self._problem.tied or self._nothing.peak_bytes <= most_bytes:
+            return []
+        return [choice for choice in in_two_parts(self._problem) if choice.peak_bytes <= most_bytes]
 
     @cached_property
     def _checkpointed(self) -> Choice:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
 from trainfit.ghost import ghost_gpu
 from trainfit.gpus.catalogue import Gpu
@@ -18,18 +19,23 @@ from trainfit.parallel import ranks_of_step
 from trainfit.records import Trace
 from trainfit.step import Step
 from trainfit.trace.categories import categorize
+from trainfit.trace.check import check_step
 from trainfit.trace.modules import ModuleNames
 from trainfit.trace.program import Program
 from trainfit.trace.recorder import Recorder
 
 
-def trace_step(step: Step, gpu: Gpu) -> Trace:
-    """One step of `step` on `gpu`, from process start to steady state."""
+def trace_step(step: Step, gpu: Gpu, watch: Callable[[nn.Module], None] | None = None) -> Trace:
+    """One step of `step` on `gpu`, from process start to steady state.
+
+    `watch` gets the model before it is spread over GPUs and run, and may register hooks that change nothing.
+    """
+    check_step(step)
     modules = ModuleNames()
     recorder = Recorder(modules)
     with garbage_collection_off(), ghost_gpu(gpu) as mode, ranks_of_step(step):
         mode.listener, mode.resize_listener, recorder.streams = recorder, recorder.resize, mode.streams
-        program = Program(step, recorder)
+        program = Program(step, recorder, watch)
         with modules.watching(program.model):
             program.run()
         storages = categorize(recorder, program)

@@ -7,13 +7,14 @@ gradients and the optimizer's state.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from trainfit.errors import BadStep, TraceError, TrainfitError
+from trainfit.ghost import hint_of_guesses
 from trainfit.ghost.tensor import Ghost
 from trainfit.parallel import Distributed, distribute, local_tensors
 from trainfit.progress import tell
@@ -26,9 +27,10 @@ from trainfit.trace.recorder import Recorder
 class Program:
     """Builds the model on construction (section "build"); `run` does the rest."""
 
-    def __init__(self, step: Step, recorder: Recorder) -> None:
+    def __init__(self, step: Step, recorder: Recorder, watch: Callable[[nn.Module], None] | None = None) -> None:
         self._step = step
         self._recorder = recorder
+        self._watch = watch
         self.forward_survivors: set[int] = set()  # storages alive when a backward started
         self.gradient_storages: set[int] = set()
         tell("building the model")
@@ -43,13 +45,17 @@ class Program:
     def _build_model(self) -> tuple[nn.Module, Distributed]:
         """The user's model and what this rank calls. A sharded one is built without memory, then allocated so."""
         if not self._step.fsdp:
-            model = place_model(self._step.model).train()
-            return model, distribute(model, self._step)
+            return self._place()
         with self._recorder.paused():
-            model = place_model(self._step.model).train()
-            placed = distribute(model, self._step)
+            model, placed = self._place()
         self._materialize([tensor for tensor in local_tensors(model) if isinstance(tensor, Ghost)])
         return model, placed
+
+    def _place(self) -> tuple[nn.Module, Distributed]:
+        model = place_model(self._step.model)
+        if self._watch is not None:
+            self._watch(model)
+        return model, distribute(model, self._step)
 
     def _materialize(self, tensors: Sequence[torch.Tensor]) -> None:
         """Allocate as `to_empty` does: a tied tensor once for each of its places, the earlier one let go after it."""
@@ -222,9 +228,10 @@ def _explaining(doing: str) -> Iterator[None]:
         yield
     except TrainfitError:
         raise
-    except Exception as error:
-        first_line = next(iter(str(error).splitlines()), "")
+    except (Exception, SystemExit) as error:
+        first_line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         raise TraceError(
             f"{doing} failed on the ghost GPU: {type(error).__name__}: {first_line}",
-            hint="run the step on the CPU to see whether it works there; -v shows the traceback",
+            hint=(doing == "forward" and hint_of_guesses())
+            or "run the step on the CPU to see whether it works there; -v shows the traceback",
         ) from error

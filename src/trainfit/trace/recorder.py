@@ -52,6 +52,7 @@ class Recorder:
         self._numbers: dict[int, int] = {}  # address of a live storage -> its number
         self._watches: dict[int, _StorageEnd] = {}
         self._dtype_names: dict[torch.dtype, str] = {}
+        self._refs: dict[tuple[Any, ...], TensorRef] = {}  # optimizers list all parameters again and again
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
@@ -74,7 +75,8 @@ class Recorder:
 
     def storage_of(self, tensor: torch.Tensor) -> int:
         """The number of the storage under a ghost; a storage not seen before appears now."""
-        storage = torch_compat.local_tensor(tensor).untyped_storage()
+        local = tensor if type(tensor) is Ghost else torch_compat.local_tensor(tensor)
+        storage = local.untyped_storage()
         address = storage._cdata
         number = self._numbers.get(address)
         return self._appear(storage, address) if number is None else number
@@ -85,9 +87,11 @@ class Recorder:
         phase = self.phase
         if phase is Phase.BACKWARD and torch.is_grad_enabled() and torch_compat.current_autograd_node() is not None:
             phase = Phase.RECOMPUTE  # a node of the engine that records a graph runs a forward again
-        plain_args = tuple(self._plain(arg) for arg in args)
-        plain_kwargs = tuple((key, self._plain(value)) for key, value in kwargs.items())
-        self._add(str(func), phase, plain_args, plain_kwargs, tuple(self._outputs(result)), kwargs.get("ranks"))
+        plain_args = tuple([self._plain(arg) for arg in args])
+        plain_kwargs = tuple([(key, self._plain(value)) for key, value in kwargs.items()])
+        outputs: list[TensorRef] = []
+        self._find_outputs(result, outputs)
+        self._add(str(func), phase, plain_args, plain_kwargs, tuple(outputs), kwargs.get("ranks"))
 
     def allocate(self, tensor: torch.Tensor) -> None:
         """What was made while the recorder was paused is allocated now, by an op of its own."""
@@ -146,31 +150,31 @@ class Recorder:
         if isinstance(value, torch.Tensor):
             return self._ref(value) if self._follows(value) else None
         if isinstance(value, (list, tuple)):
-            return tuple(self._plain(item) for item in value)
+            return tuple([self._plain(item) for item in value])
         if isinstance(value, torch.dtype):
             return self._dtype_name(value)
         return value if isinstance(value, (bool, int, float, str, type(None))) else str(value)
 
-    def _outputs(self, result: Any) -> Iterator[TensorRef]:
+    def _find_outputs(self, result: Any, outputs: list[TensorRef]) -> None:
         if isinstance(result, torch.Tensor):
             if self._follows(result):
-                yield self._ref(result)
+                outputs.append(self._ref(result))
         elif isinstance(result, (list, tuple)):
             for item in result:
-                yield from self._outputs(item)
+                self._find_outputs(item, outputs)
 
     def _follows(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor is part of the program: host tensors cost nothing."""
         return isinstance(tensor, Ghost) or tensor.is_meta
 
     def _ref(self, tensor: torch.Tensor) -> TensorRef:
-        return TensorRef(
-            self.storage_of(tensor),
-            self._dtype_name(tensor.dtype),
-            tuple(tensor.shape),
-            tensor.stride(),
-            int(tensor.storage_offset()),
-        )
+        storage, shape, stride, offset = self.storage_of(tensor), tensor.shape, tensor.stride(), tensor.storage_offset()
+        key = storage, tensor.dtype, shape, stride, offset
+        ref = self._refs.get(key)
+        if ref is None:
+            ref = TensorRef(storage, self._dtype_name(tensor.dtype), tuple(shape), stride, int(offset))
+            self._refs[key] = ref
+        return ref
 
     def _dtype_name(self, dtype: torch.dtype) -> str:
         name = self._dtype_names.get(dtype)

@@ -22,7 +22,6 @@ from trainfit.gpus.hidden.tensors import (
     integers,
     is_channels_last,
     is_contiguous,
-    item_bytes,
     nbytes,
     tensor_argument,
 )
@@ -66,7 +65,7 @@ class _Convolution:
             kind, x, y = _TRANSPOSED_KINDS[kind], y, x
         problem = cudnn.Problem(
             kind,
-            item_bytes(self.x.dtype),
+            self.x.dtype,
             self.is_channels_last,
             _as_image(x),
             _as_image(self.weight.shape),
@@ -76,8 +75,7 @@ class _Convolution:
         plan = None if self._is_untold(problem) else cudnn_library.first_plan(self._described(problem), kind, gpu)
         if plan is not None:
             return cudnn.planned_bytes(problem, plan, gpu)
-        found = cudnn.workspace_bytes(problem, gpu.num_sms)
-        return found + cudnn.PLAN_BYTES if found else 0
+        return cudnn.workspace_bytes(problem, gpu.num_sms)
 
     def _is_untold(self, problem: cudnn.Problem) -> bool:
         """Is the engine one that cuDNN offers only where there is a GPU?"""

@@ -1,0 +1,147 @@
+"""What a ghost says of its data: values that came from the host are known, others guessed, and sizes stated."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from trainfit import assume_size, ghost_gpu
+from trainfit.errors import DataDependentShape
+
+
+def test_values_from_the_host_are_known_through_views_ops_and_writes() -> None:
+    mask = torch.ones(4, 8, dtype=torch.long)
+    mask[0, 3:] = 0
+    with ghost_gpu("h200"):
+        ghost = mask.to("cuda")
+        assert not bool((ghost == 1).all())
+        assert ghost.sum().item() == 27
+        assert ghost[:, 2:].sum().item() == 19
+        assert ghost.bool().nonzero().shape == (27, 2)
+        assert bool((ghost == 0).any()) is True
+        assert bool((ghost == 7).any()) is False
+        assert torch.randn(4, 8, 16, device="cuda")[ghost.bool()].shape == (27, 16)
+        ghost[0, 0] = 0
+        assert ghost.sum().item() == 26
+        ghost.random_(0, 5)
+        assert ghost.sum().item() == 1  # unknown by now: the stated answer
+
+
+def test_unknown_scalars_get_the_stated_answers() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(3, device="cuda")
+        assert x.sum().item() == 1.0
+        assert bool((x > 0).all()) is True
+        assert bool(torch.isnan(x).any()) is False
+        assert x.cpu().tolist() == [1.0, 1.0, 1.0]
+        nn.init.trunc_normal_(torch.empty(4, 4, device="cuda"))  # loops until nothing is out of bounds
+
+
+def test_a_shape_that_depends_on_data_names_the_line_and_the_cure() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(6, device="cuda")
+        with pytest.raises(DataDependentShape, match=r"test_ghost_data\.py:\d+ .*x\[x > 0\]") as error:
+            x[x > 0]
+        assert "assume_size" in error.value.hint
+        with assume_size(4):
+            assert x[x > 0].shape == (4,)
+            assert torch.nonzero(x).shape == (4, 1)
+            assert torch.masked_select(x, x > 0).shape == (4,)
+
+
+def test_unknown_integers_are_what_was_stated_and_the_bins_of_a_count_what_it_says() -> None:
+    with ghost_gpu("h200"):
+        experts = torch.randint(4, (12,), device="cuda")
+        with pytest.raises(DataDependentShape, match=r"bincount at .*test_ghost_data\.py:\d+"):
+            experts.bincount()
+        counts = experts.bincount(minlength=4)
+        assert (counts.shape, counts.dtype) == ((4,), torch.int64)
+        assert counts.tolist() == [1, 1, 1, 1]
+        with assume_size(3):
+            assert counts.tolist() == [3, 3, 3, 3]
+            assert counts[0].item() == 3
+            assert (counts.float()[0].item(), bool(counts[0] > 5)) == (1.0, True)  # neither is a size
+        assert torch.tensor([0, 2, 2], device="cuda").bincount().tolist() == [1, 0, 2]
+
+
+def test_questions_about_data_are_answered_as_if_nothing_special_happened() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(3, device="cuda", requires_grad=True)
+        assert torch.equal(x, x)
+        assert torch.allclose(x, x + 1)
+        assert not torch.equal(x, x[:2])
+        known = torch.tensor([1, 2], device="cuda")
+        assert (torch.equal(known, known + 0), torch.equal(known, known + 1)) == (True, False)
+        with torch.autograd.set_detect_anomaly(True, check_nan=True):
+            x.sin().sum().backward()
+
+
+def test_writing_through_a_mask_names_its_own_line_and_not_that_of_backward() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(6, 5, device="cuda")
+        row = nn.Parameter(torch.randn(5, device="cuda"))
+        mask, filled = x[:, 0] > 0, x.clone()
+        filled[mask] = 0.0  # has no gradient to be read back
+        filled[mask] = row
+        with pytest.raises(DataDependentShape, match=r"test_ghost_data\.py:\d+ .*filled\[mask\] = row"):
+            filled.sum().backward()
+        filled = x.clone()
+        with assume_size(4):
+            filled[mask] = row
+        filled.sum().backward()
+        assert row.grad is not None
+        assert filled[mask].shape == (4, 5)
+        mask |= x[:, 1] > 0
+        with pytest.raises(DataDependentShape):  # another mask by now
+            filled[mask]
+
+
+def test_as_many_rows_are_written_through_a_mask_as_there_are() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(6, 5, device="cuda")
+        rows = nn.Parameter(torch.randn(3, 5, device="cuda"))
+        filled, mask = x.clone(), x[:, 0] > 0
+        filled[mask] = rows
+        filled.sum().backward()
+        assert rows.grad is not None
+        assert rows.grad.shape == (3, 5)
+
+
+def test_a_mask_on_the_host_is_known() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(4, 5, device="cuda")
+        row = nn.Parameter(torch.randn(5, device="cuda"))
+        mask, filled = torch.tensor([True, False, True, True]), x.clone()
+        assert x[mask].shape == (3, 5)
+        filled[mask] = row
+        filled.sum().backward()
+        assert row.grad is not None
+
+
+def test_a_tensor_without_elements_is_known() -> None:
+    with ghost_gpu("h200"):
+        nothing = torch.tensor([], dtype=torch.int64, device="cuda")
+        assert torch.cat([torch.tensor([2, 64], device="cuda"), nothing]).tolist() == [2, 64]
+        assert torch.nonzero(nothing).shape == (0, 1)
+
+
+def test_ctc_loss_keeps_a_table_of_its_paths() -> None:
+    with ghost_gpu("h200"):
+        log_probs = torch.randn(50, 4, 20, device="cuda").log_softmax(2).requires_grad_()
+        lengths = torch.tensor([3, 7, 5, 6])
+        loss = F.ctc_loss(log_probs, torch.ones(21, dtype=torch.long, device="cuda"), torch.full((4,), 50), lengths)
+        loss.backward()
+        assert log_probs.grad is not None
+        assert torch.ops.aten._ctc_loss(
+            log_probs.detach(), torch.ones(21, dtype=torch.long, device="cuda"), [50] * 4, [3, 7, 5, 6]
+        )[1].shape == (4, 50, 2 * 7 + 1)
+
+
+def test_a_host_scalar_fills_and_new_tensors_come_to_the_gpu() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(3, device="cuda")
+        assert x.masked_fill(x > 0, torch.tensor(0.0)).is_cuda
+        assert x.new_tensor([1, 2]).is_cuda
+        assert x.new_tensor([1, 2]).dtype == torch.float32
