@@ -260,9 +260,11 @@ from sweep_steps import step_of_batch
 
 def make_step():
     print("noise")
-    with open("calls", "a") as file:
-        file.write("call\\n")
-    while Path("hold").exists() and Path("calls").read_text().count("call") >= 5:
+    calls = os.open("calls", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    written = os.write(calls, b"call\\n")
+    number = os.lseek(calls, 0, os.SEEK_CUR) // written  # where this call's own line ends, also when two call at once
+    os.close(calls)
+    while Path("hold").exists() and number >= 5:
         time.sleep(0.05)
     return step_of_batch(256)
 """
