@@ -278,13 +278,14 @@ def test_a_sweep_that_is_killed_goes_on_and_repeats_and_loses_nothing(tmp_path: 
     command = [sys.executable, "-m", "trainfit", "sweep", "train.py:make_step", *AXES, "-o", output.name, "--json"]
     where: dict[str, Any] = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}}
 
-    # The command's own call, two traces and the first group get through; whoever calls next is held.
+    # The command's own call, a trace or two and a group or two get through; then both workers are held.
     killed = subprocess.Popen([*command, "--workers", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **where)
     deadline = time.monotonic() + 120
-    while not (output.exists() and output.read_bytes().count(b"\n") == 2 and len(calls.read_text().split()) == 6):
+    while not (output.exists() and output.read_bytes().count(b"\n") >= 2 and len(calls.read_text().split()) == 6):
         assert killed.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    time.sleep(1)  # until the rows of a second group are written, if it got through
     killed.send_signal(signal.SIGKILL)
     killed.communicate(timeout=30)  # which ends when all its processes have, for they have its stderr
     assert killed.returncode == -signal.SIGKILL
@@ -300,7 +301,7 @@ def test_a_sweep_that_is_killed_goes_on_and_repeats_and_loses_nothing(tmp_path: 
     assert output.read_bytes().startswith(first)
     assert Counter(Configuration.from_json_dict(row["configuration"]) for row in rows) == Counter(everything)
     left = groups_of([each for each in everything if each not in done])
-    assert len(left) == 3
+    assert len(left) == len(AXES[1].split(",")) - len(done) // 2 in (2, 3)
     assert len(calls.read_text().split()) == 1 + len({group.family for group in left}) + len(left)
     shown = json.loads(again.stdout)["results"]  # the target's own words are not among it
     rates = [row["tokens_per_second_per_gpu"] for row in shown]
