@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from trainfit.records import BlockProgram, Op, Phase, TensorRef
-from trainfit.solve.graph import build_graph
+from trainfit.solve.graph import BlockGraph, build_graph
 from trainfit.solve.memory import BaseMemory
 from trainfit.solve.menu import frontier
 from trainfit.solve.whole import Problem
@@ -121,6 +121,18 @@ def equal_blocks(num_blocks: int, *, gradient_units: int = 0) -> Problem:
         menus=(frontier(graph),),
         base_ns=1000,
     )
+
+
+def cast_and_product() -> BlockGraph:
+    """A cast of a parameter (4 units, 1 ns) and a product with it (4 units, 10 ns), both saved."""
+    block = program(
+        [op("aten._to_copy.default", [1], [2]), op("aten.mm.default", [0, 2], [3])],
+        [1, 8, 4, 4],
+        inputs=[0],
+        parameters=[1],
+        saved=[2, 3],
+    )
+    return build_graph(block, [1, 10])
 
 
 @st.composite

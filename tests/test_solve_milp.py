@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from solve_cases import UNIT, equal_blocks, memory_of, op, problems, program
+from solve_cases import UNIT, cast_and_product, equal_blocks, memory_of, problems
 from trainfit.records import BlockProgram
-from trainfit.solve.graph import build_graph
 from trainfit.solve.linear import IntegerProgram, Solution
 from trainfit.solve.menu import frontier
 from trainfit.solve.milp import enriched, fastest_within, recompute_bound_ns, smallest_peak
@@ -77,14 +76,7 @@ def test_gradients_that_accumulate_bind_at_the_first_block() -> None:
 
 
 def test_casts_that_are_dropped_still_count_in_forward() -> None:
-    block = program(
-        [op("aten._to_copy.default", [1], [2]), op("aten.mm.default", [0, 2], [3])],
-        [1, 8, 4, 4],
-        inputs=[0],
-        parameters=[1],
-        saved=[2, 3],
-    )
-    graph = build_graph(block, [1, 10])
+    graph = cast_and_product()
     assert graph.saved_cast_bytes == 4 * UNIT
     problem = Problem(memory_of([(9, 0)] * 2, 20), (0, 0), (graph,), (frontier(graph),), 1000)
     no_casts, nothing = frontier(graph)[1], frontier(graph)[-1]

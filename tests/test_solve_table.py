@@ -9,7 +9,7 @@ from itertools import product
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from solve_cases import UNIT, equal_blocks, memory_of, op, problems, program
+from solve_cases import UNIT, cast_and_product, equal_blocks, memory_of, op, problems, program
 from trainfit.records import BlockProgram
 from trainfit.solve.graph import build_graph
 from trainfit.solve.menu import frontier
@@ -58,14 +58,7 @@ def test_whole_choices_bound_what_a_mixture_does_not() -> None:
 
 def test_of_casts_that_stay_in_forward_the_bound_counts_none_there() -> None:
     # A cast (4 units, 1 ns) stays until forward ends, where the peak is; only the product (4 units, 10 ns) helps.
-    block = program(
-        [op("aten._to_copy.default", [1], [2]), op("aten.mm.default", [0, 2], [3])],
-        [1, 8, 4, 4],
-        inputs=[0],
-        parameters=[1],
-        saved=[2, 3],
-    )
-    graph = build_graph(block, [1, 10])
+    graph = cast_and_product()
     memory = memory_of([(9, 0)], 0)
     memory = replace(memory, forward_bytes=(0, 30 * UNIT), other_bytes=(0, 9 * UNIT), backward_bytes=(12 * UNIT,))
     problem = Problem(memory, (0,), (graph,), (frontier(graph),), base_ns=100)

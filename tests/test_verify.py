@@ -16,7 +16,8 @@ from torch import nn
 import apply_zoo
 import trainfit
 from trainfit import _verify
-from trainfit._verify import Gradients, Measured, Verification, _real_batch
+from trainfit._verify import _real_batch
+from trainfit._verify_record import Gradients, Measured, Verification
 from trainfit.cli import main
 from trainfit.errors import BadStep, NoGpu
 from trainfit.records import BlockDecision

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from trainfit._plan import plan as plan
     from trainfit._plan import plan_frontier as plan_frontier
     from trainfit._plan_record import Plan as Plan
-    from trainfit._verify import Verification as Verification
     from trainfit._verify import verify as verify
+    from trainfit._verify_record import Verification as Verification
     from trainfit.ghost import assume_size as assume_size
     from trainfit.ghost import ghost_gpu as ghost_gpu
     from trainfit.parallel import ranks as ranks
@@ -55,7 +55,7 @@ _HOMES = {
     "Plan": "trainfit._plan_record",
     "plan": "trainfit._plan",
     "plan_frontier": "trainfit._plan",
-    "Verification": "trainfit._verify",
+    "Verification": "trainfit._verify_record",
     "verify": "trainfit._verify",
     "assume_size": "trainfit.ghost",
     "ghost_gpu": "trainfit.ghost",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from trainfit._plan import Planner
-    from trainfit._verify import Verification
+    from trainfit._verify_record import Verification
     from trainfit.apply import Handle
     from trainfit.step import Step
 

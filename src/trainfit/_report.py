@@ -20,7 +20,7 @@ from trainfit._estimate import Estimate, with_throughput
 from trainfit._plan import Planner, describe_batch
 from trainfit._plan_record import Plan
 from trainfit._profile import profile_step
-from trainfit._verify import Verification
+from trainfit._verify_record import Verification
 from trainfit.apply import structure_of
 from trainfit.errors import BadPlan, UsageError
 from trainfit.fingerprint import first_difference

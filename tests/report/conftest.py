@@ -11,7 +11,7 @@ import torch
 from small_model import Model
 
 import trainfit
-from trainfit._verify import Gradients, Measured, Verification
+from trainfit._verify_record import Gradients, Measured, Verification
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ from trainfit import _report
 from trainfit._plan import Planner
 from trainfit._report import estimate_page, plan_page
 from trainfit._time_estimate import TimeEstimate
-from trainfit._verify import Verification
+from trainfit._verify_record import Verification
 from trainfit.cli import main
 from trainfit.errors import BadPlan
 from trainfit.report import html, view

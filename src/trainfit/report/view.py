@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from trainfit._estimate import Estimate
     from trainfit._plan_record import Plan
     from trainfit._time_estimate import TimeEstimate, TimeShare
-    from trainfit._verify import Verification
+    from trainfit._verify_record import Verification
 
 UNPLANNED, PLANNED = "nothing recomputed", "plan"
 _SOURCES = {
