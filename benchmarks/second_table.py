@@ -1,0 +1,151 @@
+"""The second blind test: predictions that were written down first, beside what the GPU measured then, and those of now.
+
+    python benchmarks/second_table.py > benchmarks/results/second_h200.md
+
+In: results/second_predicted_h200.jsonl (second_predict.py, committed before anything was measured), second_h200.jsonl
+(second_measure.py), and second_now_h200.jsonl (second_predict.py again, after what the first comparison taught; no
+blind test any more). Out: two tables, memory and time, and how many rows are within the limits.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+MIB = 2**20
+LAUNCH_BOUND_IDLE = 0.15
+ALLOCATED, RESERVED, KERNELS, LAUNCHES = 0.001, 0.01, 0.08, 0.2
+Job = tuple[str, str]
+Rows = dict[Job, dict[str, Any]]
+HEAD = """# {count} architectures that were predicted before they were measured
+
+`python benchmarks/second_table.py` (H200, torch 2.11.0+cu130, transformers 5.17; each row a process of its own). The
+predictions "blind" were committed before the GPU ran any of these models; they were made with a CPU-only build of
+torch. "Now" is predicted after the differences had been looked into, and is no blind test. Errors are predicted /
+measured - 1; a dash: as before.
+"""
+
+
+def read(name: str) -> Rows:
+    rows = (json.loads(line) for line in (RESULTS / name).read_text().splitlines())
+    return {(row["case"], row["variant"]): row for row in rows}
+
+
+def read_measured(name: str) -> Rows:
+    """What the processes of a case and variant said, put together: peaks by allocator, times."""
+    found: Rows = {}
+    for line in (RESULTS / name).read_text().splitlines():
+        row = json.loads(line)
+        case, _, variant, allocator = row["case"][:4]
+        own = found.setdefault((case, variant), {})
+        if "peak_allocated_bytes" in row:
+            own[allocator] = [row["peak_allocated_bytes"], row["peak_reserved_bytes"]]
+        own |= {key: row[key] for key in ("step_ms", "kernels_ms", "gpu_busy_ms") if key in row}
+    return found
+
+
+def share(predicted: float, measured: float) -> str:
+    if predicted == measured:
+        return "equal"
+    error = predicted / measured - 1
+    return f"{error:+.3%}" if abs(error) < 0.01 else f"{error:+.1%}"
+
+
+def again(first: str, second: str) -> str:
+    return "-" if first == second else second
+
+
+def memory_table(blind: Rows, now: Rows, measured: Rows) -> Iterator[str]:
+    yield "| case | variant | allocator | allocated MiB | blind | now | reserved MiB | blind | now |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for job, found in measured.items():
+        for allocator in (name for name in ("classic", "expandable") if name in found):
+            cells = [*job, allocator]
+            for index in (0, 1):
+                truth = found[allocator][index]
+                first, second = (share(rows[job][allocator][index], truth) for rows in (blind, now))
+                cells += [f"{truth / MIB:.1f}", first, again(first, second)]
+            yield f"| {' | '.join(cells)} |"
+
+
+def time_table(blind: Rows, now: Rows, measured: Rows) -> Iterator[str]:
+    yield "| case | variant | GPU busy ms | blind | now | datasheet | step ms | blind | now | bound by | range |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    for job, found in timed(measured).items():
+        cells = list(job)
+        for kind, truth in (("busy_ms", found["kernels_ms"]), ("step_ms", found["step_ms"])):
+            first, second = (f"{rows[job][kind] / truth - 1:+.1%}" for rows in (blind, now))
+            cells += [f"{truth:.1f}", first, again(first, second)]
+            if kind == "busy_ms":
+                cells.append(f"{blind[job]['datasheet_ms'] / truth - 1:+.1%}")
+        bound = "launches" if is_launch_bound(found) else "kernels"
+        if is_launch_bound(found) != blind[job]["launch_bound"]:
+            bound += ", predicted otherwise" + ("" if blind[job]["launch_bound_sure"] else " but not for sure")
+        low, high = blind[job]["range_ms"]
+        yield f"| {' | '.join([*cells, bound, f'{low:.0f} to {high:.0f}'])} |"
+
+
+def timed(measured: Rows) -> Rows:
+    return {job: found for job, found in measured.items() if "kernels_ms" in found}
+
+
+def is_launch_bound(found: dict[str, Any]) -> bool:
+    return bool(found["step_ms"] - found["gpu_busy_ms"] > LAUNCH_BOUND_IDLE * found["step_ms"])
+
+
+def summary(what: str, rows: Rows, measured: Rows) -> Iterator[str]:
+    pairs = [
+        (rows[job][allocator], found[allocator])
+        for job, found in measured.items()
+        for allocator in ("classic", "expandable")
+        if allocator in found
+    ]
+    for index, (name, limit) in enumerate((("allocated", ALLOCATED), ("reserved", RESERVED))):
+        errors = [abs(predicted[index] / truth[index] - 1) for predicted, truth in pairs]
+        equal = sum(error == 0 for error in errors)
+        within = sum(error <= limit for error in errors)
+        yield f"- {what}, {name}: {equal} of {len(errors)} equal, {within} within {limit:.1%}, worst {max(errors):.2%}."
+    kernels = {job: found for job, found in timed(measured).items() if not is_launch_bound(found)}
+    launches = {job: found for job, found in timed(measured).items() if is_launch_bound(found)}
+    for name, kind, truth, chosen, limit in (
+        ("GPU busy", "busy_ms", "kernels_ms", timed(measured), KERNELS),
+        ("GPU busy by the datasheet", "datasheet_ms", "kernels_ms", timed(measured), LAUNCHES),
+        ("step, bound by kernels", "step_ms", "step_ms", kernels, KERNELS),
+        ("step, bound by launches", "step_ms", "step_ms", launches, LAUNCHES),
+    ):
+        errors = [abs(rows[job][kind] / found[truth] - 1) for job, found in chosen.items()]
+        if errors:
+            within = sum(error <= limit for error in errors)
+            yield (
+                f"- {what}, {name}: median {statistics.median(errors):.1%}, {within} of {len(errors)} within"
+                f" {limit:.0%}, worst {max(errors):.1%}."
+            )
+    recognised = sum(is_launch_bound(found) == rows[job]["launch_bound"] for job, found in timed(measured).items())
+    inside = sum(
+        rows[job]["range_ms"][0] <= found["step_ms"] <= rows[job]["range_ms"][1]
+        for job, found in timed(measured).items()
+    )
+    yield (
+        f"- {what}: launch-bound or not, {recognised} of {len(timed(measured))} recognised; the step within the stated"
+        f" range in {inside}."
+    )
+
+
+def main() -> None:
+    blind, now = read("second_predicted_h200.jsonl"), read("second_now_h200.jsonl")
+    measured = read_measured("second_h200.jsonl")
+    print(HEAD.format(count=len({case for case, _ in measured})))
+    print("## Memory\n", *memory_table(blind, now, measured), "", sep="\n")
+    print("## Time\n", *time_table(blind, now, measured), "", sep="\n")
+    print("## Within the limits\n", *summary("blind", blind, measured), *summary("now", now, measured), sep="\n")
+    missing = [" ".join(job) for job in blind if "step_ms" not in measured.get(job, {})]
+    if missing:
+        print(f"- not measured: {', '.join(missing)}.")
+
+
+if __name__ == "__main__":
+    main()
