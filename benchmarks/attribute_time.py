@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from loop import default_loss, training_step
 from trainfit.calibrate.measure import describe, gpu_kernels, marker_name, split_at_markers
-from trainfit.torch_compat import TorchDispatchMode, gpu_marker, tree_flatten
+from trainfit.torch_compat import TorchDispatchMode, gpu_marker, is_rounded_product, tree_flatten
 from zoo import Case, zoo
 
 DEFAULT = (
@@ -46,6 +46,8 @@ class Attribution(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         gpu_marker()
         described = describe(args), {key: describe(value) for key, value in (kwargs or {}).items()}
+        if is_rounded_product(func, args):
+            described[1]["tf32"] = True
         result = func(*args, **(kwargs or {}))
         outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         self.calls.append((str(func), *described, outputs))
@@ -57,7 +59,11 @@ def attribute(case: Case, checkpointed: bool, marker: str) -> Iterator[dict[str,
     for _ in range(3):
         step()
     torch.cuda.synchronize()
-    head = {"case": case.name, "variant": "every layer" if checkpointed else "plain"}
+    yield from attribute_step(step, marker, {"case": case.name, "variant": "every layer" if checkpointed else "plain"})
+
+
+def attribute_step(step: Callable[[], None], marker: str, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The rows of a step that has run before; each begins with `head`."""
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         step()
         torch.cuda.synchronize()

@@ -2,12 +2,11 @@
 
     python benchmarks/fit_convolutions.py PLANS.jsonl.gz ...      # rows of probe_convolutions.py; needs scikit-learn
 
-Every row gets the form whose formula gives its workspace (the nearest one where none does: its error counts as one in
-the accuracy). Per pass and precision `--trees` trees are grown on four fifths of the shapes, each with half of the
+Every row gets a form whose formula gives its workspace (the nearest one where none does: its error counts as one in the
+accuracy). Per pass and precision `--trees` trees are grown on four fifths of the shapes, each with four fifths of the
 features per split; the other fifth (by a hash) is only counted, and what is counted is written into the file: the share
-whose workspace comes out within 1,024 bytes, and within 1 MiB or 1%. The convolutions of zoo.py's models are not
-learned either, so that the table of measured models (results/memory_h200.md) is a test of the trees and not their
-memory.
+whose workspace comes out within 1,024 bytes, and within 1 MiB or 1%. The convolutions of measured models are not
+learned either, so that their tables (results/memory_h200.md, blind_memory_h200.md) test the trees and not their memory.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,9 +28,22 @@ from sklearn.tree import DecisionTreeClassifier
 
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import convolution, cudnn, cudnn_library
-from trainfit.gpus.hidden.cudnn import COPIES, SHARING_ENGINES, TILES, Form, Kind, Problem, family, tree_name
+from trainfit.gpus.hidden.cudnn import (
+    COPIES,
+    SHARING_ENGINES,
+    TILES,
+    Form,
+    Kind,
+    Problem,
+    family,
+    shared_copies,
+    tree_name,
+)
 from trainfit.trace import trace_step
 from zoo import make_step, zoo
+from zoo_blind import blind_cases
+from zoo_images import image_net_cases
+from zoo_second import second_cases
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 KINDS: dict[str, Kind] = {
@@ -45,11 +58,13 @@ EXACT_BYTES = 1024  # semaphores and alignment
 MOST_SPLITS = 300
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     problem: Problem
+    features: Any
     workspace_bytes: int
-    form: Form
+    engine: tuple[str, int, bool]  # family, number, whether there are groups
+    forms: tuple[str, ...]  # those that give the workspace, or the nearest
     is_unseen: bool
 
 
@@ -60,7 +75,7 @@ def shapes(problem: Problem) -> Shapes:
     return problem.x, problem.weight, problem.stride
 
 
-def shapes_of_the_zoo() -> set[Shapes]:
+def shapes_of_measured_models() -> set[Shapes]:
     found = set()
 
     def noted(problem: Problem, num_sms: int) -> int:
@@ -68,9 +83,12 @@ def shapes_of_the_zoo() -> set[Shapes]:
         return 0
 
     gpu = find_gpu("h200")
-    with mock.patch.object(cudnn, "workspace_bytes", noted), mock.patch.object(cudnn_library, "first_plan"):
-        cudnn_library.first_plan.return_value = None  # type: ignore[attr-defined]
-        for case in zoo().values():
+    with (
+        mock.patch.object(cudnn, "workspace_bytes", noted),
+        mock.patch.object(cudnn, "is_left_to_cublas", return_value=True),
+        mock.patch.object(cudnn_library, "first_plan", return_value=None),
+    ):
+        for case in (*zoo().values(), *blind_cases(), *second_cases(), *image_net_cases()):
             for op in trace_step(make_step(case), gpu).ops:
                 if op.name in convolution.RULES:
                     convolution.RULES[op.name](op, gpu)
@@ -88,47 +106,55 @@ def rows(path: Path, left_out: set[Shapes]) -> Iterator[Row]:
             is_product = problem.kernel_pixels == 1 and set(problem.stride) == {1} and problem.groups == 1
             if "plans" not in row and ((is_depthwise and problem.item_bytes == 2) or is_product):
                 continue  # without a GPU some engines are missing
-            proposed = row.get("plans", row.get("offline", ()))
-            plan = next((plan for plan in proposed if plan["workspace_bytes"] is not None), None)
+            plan = next(iter(row.get("plans", row.get("offline", ()))), None)
             if plan is None:
                 continue
             tile_form = shared_tiles(problem, plan)
             if "plans" not in row and tile_form:  # blocks per wave are known only on a GPU
                 plan["workspace_bytes"] = tile_form.workspace_bytes(problem, NUM_SMS)
-            is_unseen = crc32(repr(shapes(problem)).encode()) % 5 == 0 or shapes(problem) in left_out
-            yield Row(problem, plan["workspace_bytes"], form_of(problem, plan), is_unseen)
+            found = (tile_form,) if tile_form else fitting(problem, plan)
+            yield Row(
+                problem,
+                np.array(problem.features(), dtype=np.float32),
+                plan["workspace_bytes"],
+                (tree_name(problem), plan["engine"], problem.groups > 1),
+                tuple(sys.intern(str(form)) for form in found),
+                crc32(repr(shapes(problem)).encode()) % 5 == 0 or shapes(problem) in left_out,
+            )
 
 
 def shared_tiles(problem: Problem, plan: dict[str, Any]) -> Form | None:
     knobs = plan["knobs"]
     if plan["engine"] != SHARING_ENGINES[family(problem)] or knobs.get("25", 1) or knobs["2"] not in TILES:
         return None
-    return Form("padded in fp32", (*TILES[knobs["2"]], knobs["27"], knobs["28"]))
+    return Form(shared_copies(problem), (*TILES[knobs["2"]], knobs["27"], knobs["28"]))
 
 
 def described(row: dict[str, Any]) -> Problem:
     x, weight = tuple(row["x"]), tuple(row["w"])
     pixels = zip(x[2:], weight[2:], row["stride"], row["padding"], row["dilation"], strict=True)
     y = (x[0], weight[0], *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in pixels))
-    return Problem(KINDS[row["kind"]], DTYPES[row["dtype"]], row["channels_last"], x, weight, y, tuple(row["stride"]))
+    settings = (tuple(row[name]) for name in ("stride", "padding", "dilation"))
+    return Problem(KINDS[row["kind"]], DTYPES[row["dtype"]], row["channels_last"], x, weight, y, *settings)
 
 
-def form_of(problem: Problem, plan: dict[str, Any]) -> Form:
-    """The first form that gives the plan's workspace, else the nearest one."""
-    nearest, least_error = Form(""), float("inf")
+def fitting(problem: Problem, plan: dict[str, Any]) -> tuple[Form, ...]:
+    """The forms that give the plan's workspace, else the nearest one."""
+    found, nearest, least_error = [], Form(""), float("inf")
     for form in forms(problem, plan):
         error = abs(form.workspace_bytes(problem, NUM_SMS) - plan["workspace_bytes"])
-        if error < EXACT_BYTES:
-            return form
+        is_plainer_found = bool(found) and not found[0].splits and form.splits > 0  # splits can be found for most
+        if error < EXACT_BYTES and not is_plainer_found:
+            found.append(form)
         if error < least_error:
             nearest, least_error = form, error
-    return nearest
+    return tuple(found) or (nearest,)
 
 
 def forms(problem: Problem, plan: dict[str, Any]) -> Iterator[Form]:
-    if tile_form := shared_tiles(problem, plan):
-        yield tile_form
-    plain = [Form(copies) for copies in COPIES]
+    has_phases = problem.kind == "input gradient" and max(problem.stride) > 1
+    is_possible = {"grouped": problem.groups > 1, "phases": has_phases}
+    plain = [Form(copies) for copies in COPIES if is_possible.get(copies, True)]
     yield from plain
     if problem.kind == "weight gradient":
         yield from (Form("", per_sample=number) for number in (1, 8))
@@ -141,14 +167,27 @@ def forms(problem: Problem, plan: dict[str, Any]) -> Iterator[Form]:
                 yield Form(form.copies, splits=min(max(round(wanted_bytes / split_bytes), 1), MOST_SPLITS))
 
 
-def nearest_form(row: Row, common: Sequence[Form]) -> Form:
-    return min(common, key=lambda form: abs(form.workspace_bytes(row.problem, NUM_SMS) - row.workspace_bytes))
+def without_splits(form: str) -> str:
+    return form.rstrip("0123456789") if "/s" in form else form
+
+
+def labels_of(family_rows: Sequence[Row]) -> list[str]:
+    """Of the forms that give a row's workspace the one that most rows of its engine have, so that one engine is one
+    form wherever it can be: copies take nothing where a layout needs none."""
+    numbers: dict[Any, Counter[str]] = defaultdict(Counter)
+    for row in family_rows:
+        numbers[row.engine].update(map(without_splits, row.forms))
+    return [max(row.forms, key=lambda form: numbers[row.engine][without_splits(form)]) for row in family_rows]
+
+
+def nearest_form(row: Row, common: Sequence[Form]) -> str:
+    return str(min(common, key=lambda form: abs(form.workspace_bytes(row.problem, NUM_SMS) - row.workspace_bytes)))
 
 
 def grown(features: Any, labels: Any, weights: Any, seed: int, max_leaves: int) -> tuple[Any, Any]:
     """(feature or -1, threshold or label) per node; nodes level by level, so that the children of the n-th node that
     has any are nodes 2n + 1 and 2n + 2."""
-    classifier = DecisionTreeClassifier(max_features=0.5, max_leaf_nodes=max_leaves, random_state=seed)
+    classifier = DecisionTreeClassifier(max_features=0.8, max_leaf_nodes=max_leaves, random_state=seed)
     tree = classifier.fit(features, labels, weights).tree_
     order, level = [], [0]
     while level:
@@ -174,43 +213,64 @@ def importance(row: Row) -> float:
     return 1.0 + min(float(np.prod(largest)) * row.problem.item_bytes / 2**24, 3.0)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plans", type=Path, nargs="+")
-    parser.add_argument("--trees", type=int, default=5, help="per pass and precision")
-    parser.add_argument("--leaves", type=int, default=7000, help="per tree")
-    args = parser.parse_args()
-    families: dict[str, list[Row]] = defaultdict(list)
-    left_out = shapes_of_the_zoo()
-    for path in args.plans:
-        for row in rows(path, left_out):
-            families[tree_name(row.problem)].append(row)
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    trees: list[tuple[Any, Any]]
+    accuracy: dict[str, float]
+
+
+def fitted(name: str, family_rows: Sequence[Row], names: list[str], num_trees: int, max_leaves: int) -> Fitted:
+    """The trees of a family; forms that are new are put to the end of `names`."""
+    labels = labels_of(family_rows)
+    frequency = Counter(labels)
+    common = [form for form, number in frequency.items() if number >= RARE_SHARE * len(family_rows)]
+    names += [form for form in common if form not in names]
+    number = {form: names.index(form) for form in common}
+    known = [Form.parse(text) for text in names]
+    rest = [known[n] for n in number.values()]
+    pairs = zip(family_rows, labels, strict=True)
+    labels = [label if label in number else nearest_form(row, rest) for row, label in pairs]
+    learned = [(row, label) for row, label in zip(family_rows, labels, strict=True) if not row.is_unseen]
+    features = np.array([row.features for row, _ in learned])
+    chosen = np.array([number[label] for _, label in learned])
+    weights = np.array([importance(row) for row, _ in learned])
+    trees = [grown(features, chosen, weights, seed, max_leaves) for seed in range(num_trees)]
+    made = [cudnn.Tree.of(*tree) for tree in trees]
+    unseen = [(row, label) for row, label in zip(family_rows, labels, strict=True) if row.is_unseen]
+    counted = [row for row, _ in unseen]
+    found = accuracy(counted, [cudnn.middle_bytes(row.problem, made, known, NUM_SMS) for row in counted])
+    formulas = [known[number[label]].workspace_bytes(row.problem, NUM_SMS) for row, label in unseen]
+    print(name, "forms", len(common), found, "formulas alone", accuracy(counted, formulas), flush=True)
+    return Fitted(trees, found)
+
+
+def write(families: dict[str, list[Row]], num_trees: int, max_leaves: int) -> None:
     names: list[str] = []
     arrays: dict[str, Any] = {}
     accuracies = {}
     for name, family_rows in sorted(families.items()):
-        frequency = Counter(row.form for row in family_rows)
-        common = [form for form, number in frequency.items() if number >= RARE_SHARE * len(family_rows)]
-        names += [str(form) for form in common if str(form) not in names]
-        number = {form: names.index(str(form)) for form in common}
-        seen = [row for row in family_rows if not row.is_unseen]
-        unseen = [row for row in family_rows if row.is_unseen]
-        features = np.array([row.problem.features() for row in seen], dtype=np.float32)
-        labels = np.array([number[row.form if row.form in number else nearest_form(row, common)] for row in seen])
-        weights = np.array([importance(row) for row in seen])
-        trees = [grown(features, labels, weights, seed, args.leaves) for seed in range(args.trees)]
-        for index, (feature, value) in enumerate(trees):
+        found = fitted(name, family_rows, names, num_trees, max_leaves)
+        accuracies[name] = found.accuracy
+        for index, (feature, value) in enumerate(found.trees):
             arrays[f"{name}/{index}/feature"], arrays[f"{name}/{index}/value"] = feature, value
-        made = [cudnn.Tree.of(*tree) for tree in trees]
-        known = [Form.parse(text) for text in names]
-        found = [cudnn.middle_bytes(row.problem, made, known, NUM_SMS) for row in unseen]
-        accuracies[name] = accuracy(unseen, found)
-        formulas = accuracy(unseen, [row.form.workspace_bytes(row.problem, NUM_SMS) for row in unseen])
-        print(name, "forms", len(common), accuracies[name], "formulas alone", formulas, flush=True)
     source = "cuDNN 9.19, H200: first plans for random and for public architectures' convolutions"
-    about = json.dumps({"source": source, "accuracy": accuracies, "forms": names, "trees": args.trees})
+    about = json.dumps({"source": source, "accuracy": accuracies, "forms": names, "trees": num_trees})
     np.savez_compressed(OUT, about=np.array(about), **arrays)
     print(OUT.stat().st_size, "bytes")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plans", type=Path, nargs="+")
+    parser.add_argument("--trees", type=int, default=3, help="per pass and precision")
+    parser.add_argument("--leaves", type=int, default=14000, help="per tree")
+    args = parser.parse_args()
+    families: dict[str, list[Row]] = defaultdict(list)
+    left_out = shapes_of_measured_models()
+    for path in args.plans:
+        for row in rows(path, left_out):
+            families[row.engine[0]].append(row)
+    write(families, args.trees, args.leaves)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,14 @@
     python benchmarks/predict_time.py --measured memory.jsonl --measured time.jsonl --timed host.jsonl    # a table
     python benchmarks/predict_time.py --measured memory.jsonl llama1b gpt2m            # these only
     python benchmarks/predict_time.py --freeze blind.jsonl bloom_amp gptj_bf16         # predictions alone, to a file
+    python benchmarks/predict_time.py --frozen zoo.jsonl --measured time.jsonl         # a table of such predictions
 
 The rows of measure_memory.py and measure_time.py have the measured times: GPU busy is the sum of the times of all
 kernels, copies and fills of a profiled step, the step a median by CUDA events (of three, or of eleven with nothing
 beside it); each case ran in a fresh process, and is predicted in one. A case may have been measured in several runs:
-the last row counts. `--timed` has rows of measure_time.py from the host that the profile knows, each case in one or
+the last row counts. `--timed` has rows of measure_host.py from the host that the profile knows, each case in one or
 several processes: their median is the measured step, and each is compared with the range. Errors are
-predicted / measured - 1.
+predicted / measured - 1. Predicting the whole zoo takes three minutes on two cores.
 "datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its row of the catalogue. A step is
 launch-bound when the GPU idles for more than 15% of it.
 
@@ -21,10 +22,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +64,12 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     }
 
 
+def predict_all(jobs: Iterable[tuple[str, str]], gpu_name: str) -> list[dict[str, Any]]:
+    """Each case and variant in a process of its own, one per core at a time."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(lambda job: predict_in_a_fresh_process(job[0], job[1], gpu_name), jobs))
+
+
 def predict_in_a_fresh_process(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     command = [sys.executable, __file__, name, "--variant", variant, "--gpu", gpu_name]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,10 +88,10 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
     yield from (
         "Printed by benchmarks/predict_time.py. The datasheet's efficiencies are the shipped profile's, smoothed: on",
         "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
-        "The host's costs are what `trainfit calibrate` found from single ops and small models in five processes.",
-        "Right after that, on the same machine, steps that wait for the CPU were timed, each in three turns of a",
-        'process of its own, and again in a run 15 minutes later; "measured" is the median of both, "range" what the',
-        'estimate states (it claims nine tenths), and "in it" how many of the two had their median there.',
+        "The host's costs are what `trainfit calibrate` finds from single ops and small models in several processes.",
+        "Steps that wait for the CPU were timed in turns with those, on the same machine (measure_host.py), each in",
+        'several processes of its own: "measured" is the median of all, "range" what the estimate states (it claims',
+        'nine tenths of them), and "in it" how many of them had their median there.',
     )
     yield ""
     yield (
@@ -208,11 +217,12 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200")
     parser.add_argument("--measured", type=Path, action="append", help="rows of measure_memory.py or measure_time.py")
     parser.add_argument(
-        "--timed", type=Path, action="append", default=[], help="rows of measure_time.py on such a host"
+        "--timed", type=Path, action="append", default=[], help="rows of measure_host.py on such a host"
     )
     parser.add_argument("--variant", choices=VARIANTS, help="print one prediction as JSON and nothing else")
     parser.add_argument("--freeze", type=Path, help="write predictions of the named cases to this file")
-    parser.add_argument("--blind", type=Path, help="such a file")
+    parser.add_argument("--frozen", type=Path, help="such a file, for the table")
+    parser.add_argument("--blind", type=Path, help="such a file, for a second table")
     parser.add_argument("--blind-measured", type=Path, help="rows of measure_time.py of those cases")
     args = parser.parse_args()
     if args.variant:
@@ -220,20 +230,24 @@ def main() -> None:
         return
     if args.freeze:
         jobs = [
-            (case.name, late) for case in select(args.names) for late in (False, True) if case.checkpoint or not late
+            (case.name, VARIANTS[late])
+            for case in select(args.names)
+            for late in (False, True)
+            if case.checkpoint or not late
         ]
-        found = [predict_in_a_fresh_process(name, VARIANTS[late], args.gpu) for name, late in jobs]
+        found = predict_all(jobs, args.gpu)
         args.freeze.write_text("".join(json.dumps(row) + "\n" for row in found))
         return
     if args.measured is None:
         parser.error("--measured is needed for a table")
     runs = read_runs(args.measured)
-    rows = [
-        predict_in_a_fresh_process(case.name, variant, args.gpu)
-        for case in select(args.names)
-        for variant in VARIANTS
-        if (case.name, variant) in runs
-    ]
+    cases = [(case.name, variant) for case in select(args.names) for variant in VARIANTS]
+    chosen = [case for case in cases if case in runs]
+    if args.frozen:
+        known = {(row["case"], row["variant"]): row for row in map(json.loads, args.frozen.read_text().splitlines())}
+        rows = [known[case] for case in chosen]
+    else:
+        rows = predict_all(chosen, args.gpu)
     print(*table(rows, runs, read_steps(args.timed), args.gpu), sep="\n")
     if args.blind:
         frozen = [json.loads(line) for line in args.blind.read_text().splitlines()]

@@ -1,7 +1,7 @@
 """Asks cuDNN which plans it proposes for convolutions, and measures their workspaces where there is a GPU.
 
     python benchmarks/probe_convolutions.py --out FILE.gz --ask offline --seconds 600       # no GPU: it is described
-    python benchmarks/probe_convolutions.py --out FILE.gz --ask handle --products           # a GPU's own plans
+    python benchmarks/probe_convolutions.py --out FILE.gz --ask handle --draw images        # a GPU's own plans
     python benchmarks/probe_convolutions.py --out FILE.gz --ask both                        # and what torch takes
 
 Rows, per convolution and pass: its shapes; "plans" of the GPU's handle and "offline" of its description, the first one
@@ -45,6 +45,8 @@ LENGTHS = (49, 50, 100, 128, 200, 499, 512, 1000, 1024, 1500, 2048, 3000, 4096, 
 DEPTHS = (4, 8, 16, 32)
 STEMS = ((3, 1), (3, 2), (4, 4), (7, 2), (8, 8), (14, 14), (16, 16), (10, 5), (15, 4))
 STYLES = {"point": 0.28, "same": 0.4, "down": 0.17, "patch": 0.06, "valid": 0.04, "stem": 0.05}
+SIDES = (7, 7, 8, 10, 12, 14, 14, 16, 20, 24, 28, 28, 32, 40, 48, 56, 56, 64, 80, 96, 112, 128)
+IMAGE_STYLES = {"product": 0.4, "grouped": 0.2, "depthwise": 0.1, "strided": 0.15, "decoder": 0.15}
 LEVELS_SHARE = 0.6
 PUBLIC_SHARE = 0.5
 MAX_TENSOR_BYTES = 2**30
@@ -72,6 +74,11 @@ class Convolution:
     @property
     def is_product(self) -> bool:
         return prod(self.w[2:]) == prod(self.stride) == 1 and self.w[1] == self.x[1]
+
+    @property
+    def is_torchs_own(self) -> bool:
+        """One filter per channel in the usual layout, save halves of fp16: torch does not ask cuDNN for those."""
+        return self.x[1] > self.w[1] == 1 and not self.channels_last and self.dtype != "f16"
 
     def described(self) -> cudnn_library.Convolution:
         shapes, settings = (self.x, self.w, self.y), (self.stride, self.padding, self.dilation)
@@ -164,6 +171,50 @@ def draw(random_: random.Random) -> Convolution:
     )
 
 
+def width(random_: random.Random) -> int:
+    return random_.choice((8, 8, 16, 32, 64)) * random_.randrange(1, 33)
+
+
+def draw_of_image_net(random_: random.Random) -> Convolution:
+    """What the trees err on most: kernels of one pixel, groups, one filter per channel, strides."""
+    style = random_.choices(tuple(IMAGE_STYLES), tuple(IMAGE_STYLES.values()))[0]
+    batch = 2 ** random_.randrange(3, 9) if random_.random() < 0.6 else 4 * random_.randrange(1, 65)
+    side = random_.choice(SIDES) if random_.random() < 0.9 else random_.randrange(5, 130)
+    inputs, groups, kernel, stride = width(random_), 1, 1, 1
+    ratio = random_.choice((1, 1, 2, 4, 6, 1 / 2, 1 / 4, 1 / 6, None))
+    outputs = width(random_) if ratio is None else max(8, int(inputs * ratio))
+    if style == "grouped":
+        groups, per_group = random_.choice((2, 4, 8, 16, 32, 32, 64)), 4 * random_.randrange(1, 33)
+        if random_.random() < 0.5:  # a fixed width per group, as many groups as there are
+            per_group = random_.choice((8, 16, 16, 24, 32, 40, 48, 56, 64, 72, 112, 120))
+            groups = random_.randrange(2, 33)
+        inputs = groups * per_group
+        outputs = inputs * random_.choice((1, 1, 1, 2))
+        kernel, stride = random_.choice(((3, 1), (3, 2), (3, 2), (5, 1), (1, 1)))
+    elif style == "depthwise":
+        outputs = groups = inputs
+        kernel, stride = random_.choice((3, 3, 5, 7)), random_.choice((1, 1, 2))
+    elif style == "strided":
+        kernel, stride = random_.choice(((1, 2), (1, 2), (3, 2), (3, 2), (3, 2), (2, 2), (4, 4), (7, 2), (5, 2)))
+    elif style == "decoder":  # of generators and autoencoders: its transposed ones are plain ones with a stride
+        inputs, (kernel, stride) = (
+            1 << random_.randrange(4, 11),
+            random_.choice(((4, 2), (4, 2), (4, 2), (2, 2), (4, 1))),
+        )
+        outputs = min(2048, random_.choice((2 * inputs, 2 * inputs, inputs, width(random_))))
+        inputs, side = random_.choice((inputs, inputs, inputs, 3, 1)), 1 << random_.randrange(2, 8)
+    padding = 1 if style == "decoder" and (kernel, stride) == (4, 2) else kernel // 2 if kernel % 2 else 0
+    return Convolution(
+        x=(batch, inputs, side, side),
+        w=(outputs, inputs // groups, kernel, kernel),
+        stride=(stride,) * 2,
+        padding=(padding,) * 2,
+        dilation=(1, 1),
+        dtype=random_.choices(("f32", "bf16", "f16"), (0.45, 0.45, 0.1))[0],
+        channels_last=random_.random() < (0.8 if style == "depthwise" else 0.35),
+    )
+
+
 def is_moderate(convolution: Convolution) -> bool:
     x, w, y = convolution.x, convolution.w, convolution.y
     if min(y) < 1:
@@ -183,12 +234,14 @@ def draw_public(random_: random.Random, families: dict[str, list[Any]]) -> Convo
     return Convolution((batch, *x), tuple(w), *settings, dtype, not flat and random_.random() < 0.4)
 
 
-def convolutions(seed: int, families: dict[str, list[Any]]) -> Iterator[Convolution]:
+def convolutions(seed: int, families: dict[str, list[Any]], drawn: str) -> Iterator[Convolution]:
     random_ = random.Random(seed)
+    draw_one = draw if drawn == "any" else draw_of_image_net
     while True:
         is_public = families and random_.random() < PUBLIC_SHARE
-        convolution = draw_public(random_, families) if is_public else draw(random_)
-        if is_moderate(convolution):
+        convolution = draw_public(random_, families) if is_public else draw_one(random_)
+        is_wanted = convolution.is_product if drawn == "products" else not convolution.is_torchs_own
+        if is_wanted and is_moderate(convolution):
             yield convolution
 
 
@@ -252,8 +305,7 @@ def handle_target() -> Target:
 
 
 def asked(convolution: Convolution, kind: str, target: Target) -> list[dict[str, Any]]:
-    found = cudnn_library.plans(cudnn_library.library(), convolution.described(), KINDS[kind], target)
-    first = next(found, None)
+    first = cudnn_library.proposed_plan(cudnn_library.library(), convolution.described(), KINDS[kind], target)
     if first is None:
         return []
     knobs = {str(number): value for number, value in first.knobs}
@@ -267,7 +319,7 @@ def main() -> None:
     parser.add_argument("--gpu", default="h200", help="the one that is described")
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--products", action="store_true", help="stride-1 one-pixel kernels only")
+    parser.add_argument("--draw", choices=("any", "products", "images"), default="any", help="which convolutions")
     parser.add_argument("--shapes", type=Path, help="what public_convolutions.py wrote")
     args = parser.parse_args()
     if cudnn_library.library() is None:
@@ -276,11 +328,9 @@ def main() -> None:
     offline = None if args.ask == "handle" else cudnn_library.described_target(find_gpu(args.gpu))
     begin_s, number = time.monotonic(), 0
     with gzip.open(args.out, "wt") as file:
-        for convolution in convolutions(args.seed, families_of(args.shapes)):
+        for convolution in convolutions(args.seed, families_of(args.shapes), args.draw):
             if time.monotonic() - begin_s > args.seconds:
                 break
-            if args.products and not convolution.is_product:
-                continue
             for kind in KINDS:
                 row: dict[str, Any] = {"kind": kind, **asdict(convolution)}
                 try:

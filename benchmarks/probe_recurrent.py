@@ -1,16 +1,19 @@
-"""What cuDNN's recurrent networks allocate: reserve and workspaces, over modes, depths, directions, types and sizes.
+"""What cuDNN's recurrent networks need: it is asked for the sizes of workspace and reserve, over thousands of networks.
 
-    python benchmarks/probe_recurrent.py --out OUT --seconds 40    # OUT/recurrent.jsonl, a line per network
+    python benchmarks/probe_recurrent.py --out OUT     # OUT/recurrent.jsonl; needs a GPU, takes a minute
 
-Small networks, since cuDNN builds kernels for each new one; the most telling come first, so a run that is cut short has
-seen a bit of everything. A line has the network and, for forward and backward, the events of recorder.py.
+Nothing is run but a few small networks, whose allocations under torch (recorder.py) show that the question is put as
+torch puts it. A line: [kind, type, length, batch, input size, hidden size, layers, directions, dropout, bytes of the
+workspace, bytes of the reserve]; the lines of the networks that ran end with the events of their ops instead.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
+import itertools
 import json
-import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,53 +22,124 @@ from torch import nn
 
 from recorder import OpRecorder, history, op_rows, start_history
 
-KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# kind, type, time, batch, input size, hidden size, layers, bidirectional
-NETWORKS = [
-    (kind, dtype, *sizes)
-    for sizes in (
-        (64, 32, 256, 512, 2, True),
-        (64, 32, 256, 512, 1, False),
-        (64, 32, 512, 512, 3, False),
-        (100, 48, 256, 384, 2, False),
-        (32, 16, 128, 1024, 1, True),
-    )
-    for kind in KINDS
-    for dtype in DTYPES
+KINDS = {"relu": 0, "tanh": 1, "lstm": 2, "gru": 3}  # cuDNN's modes
+DTYPES = {"fp32": (0, torch.float32), "fp16": (2, torch.float16), "bf16": (9, torch.bfloat16)}  # cuDNN's data types
+FLOAT, TENSOR_OP_MATH, PADDED, DOUBLE_BIAS, TRAINING = 0, 1, 1, 2, 1
+Network = tuple[str, str, int, int, int, int, int, int, float]
+
+RUN: list[Network] = [
+    ("lstm", "fp32", 64, 32, 256, 512, 2, 2, 0.0),
+    ("lstm", "bf16", 64, 32, 256, 512, 2, 1, 0.0),
+    ("gru", "fp16", 60, 96, 512, 512, 2, 1, 0.0),
+    ("gru", "fp32", 100, 48, 256, 384, 3, 2, 0.0),
+    ("tanh", "fp32", 64, 32, 256, 512, 2, 2, 0.0),
 ]
 
 
-def probe(network: tuple[Any, ...]) -> dict[str, Any]:
-    kind, dtype, length, batch, width, hidden, layers, bidirectional = network
-    rnn = KINDS[kind](width, hidden, layers, bidirectional=bidirectional, device="cuda", dtype=DTYPES[dtype])
-    x = torch.randn(length, batch, width, device="cuda", dtype=DTYPES[dtype], requires_grad=True)
+def networks() -> Iterator[Network]:
+    """The kinds that are used most come first, so that a run which is cut short has seen them."""
+    shapes = [
+        *((length, 32, 512, 512) for length in (7, 33, 100, 129, 200, 256, 300, 400, 512, 700, 1000)),
+        *((64, batch, 256, 512) for batch in (1, 2, 5, 8, 9, 16, 17, 24, 64, 96, 97, 128, 512)),
+        *((200, batch, 256, 512) for batch in (4, 48, 128)),
+        *((64, 32, width, 512) for width in (64, 300, 1024)),
+        *((64, 32, 256, hidden) for hidden in (64, 100, 200, 256, 650, 1024, 2048)),
+    ]
+    for kind, dtype in itertools.product(("gru", "lstm", "tanh", "relu"), ("fp32", "bf16", "fp16")):
+        for (length, batch, width, hidden), directions in itertools.product(shapes, (1, 2)):
+            for layers, dropout in ((1, 0.0), (2, 0.0), (3, 0.0), (2, 0.3)):
+                yield kind, dtype, length, batch, width, hidden, layers, directions, dropout
+
+
+class Cudnn:
+    """The library that torch loaded, and a handle."""
+
+    def __init__(self) -> None:
+        torch.backends.cudnn.version()
+        torch.zeros(1, device="cuda")
+        self._library = ctypes.CDLL("libcudnn.so.9")
+        self._handle = ctypes.c_void_p()
+        self.call("cudnnCreate", ctypes.byref(self._handle))
+        self._dropouts = {rate: self._dropout(rate) for rate in (0.0, 0.3)}
+
+    def call(self, name: str, *args: Any) -> None:
+        status = getattr(self._library, name)(*args)
+        if status:
+            raise RuntimeError(f"{name} returned {status}")
+
+    def _made(self, kind: str) -> ctypes.c_void_p:
+        descriptor = ctypes.c_void_p()
+        self.call(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+        return descriptor
+
+    def _dropout(self, rate: float) -> ctypes.c_void_p:
+        size = ctypes.c_size_t()
+        self.call("cudnnDropoutGetStatesSize", self._handle, ctypes.byref(size))
+        self._states = torch.empty(size.value, dtype=torch.uint8, device="cuda")
+        descriptor = self._made("Dropout")
+        states = (ctypes.c_void_p(self._states.data_ptr()), size) if rate else (None, ctypes.c_size_t(0))
+        self.call(
+            "cudnnSetDropoutDescriptor", descriptor, self._handle, ctypes.c_float(rate), *states, ctypes.c_ulonglong(0)
+        )
+        return descriptor
+
+    def sizes(self, network: Network) -> tuple[int, int]:
+        """Bytes of workspace and of reserve for training."""
+        kind, dtype, length, batch, width, hidden, layers, directions, dropout = network
+        data_type = DTYPES[dtype][0]
+        rnn, data = self._made("RNN"), self._made("RNNData")
+        math_type = TENSOR_OP_MATH if dtype == "fp16" else 0
+        self.call(
+            "cudnnSetRNNDescriptor_v8", rnn, 0, KINDS[kind], DOUBLE_BIAS, directions - 1, 0, data_type, FLOAT,
+            math_type, width, hidden, hidden, layers, self._dropouts[dropout], PADDED,
+        )  # fmt: skip
+        lengths = (ctypes.c_int * batch)(*[length] * batch)
+        self.call("cudnnSetRNNDataDescriptor", data, data_type, 0, length, batch, width, lengths, None)
+        workspace, reserve = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call(
+            "cudnnGetRNNTempSpaceSizes",
+            self._handle,
+            rnn,
+            TRAINING,
+            data,
+            ctypes.byref(workspace),
+            ctypes.byref(reserve),
+        )
+        self.call("cudnnDestroyRNNDescriptor", rnn)
+        self.call("cudnnDestroyRNNDataDescriptor", data)
+        return workspace.value, reserve.value
+
+
+def events(network: Network) -> Any:
+    """What a network's forward pass allocates under torch."""
+    kind, dtype, length, batch, width, hidden, layers, directions, dropout = network
+    options: dict[str, Any] = {"bidirectional": directions == 2, "dropout": dropout, "device": "cuda"}
+    make = {"lstm": nn.LSTM, "gru": nn.GRU, "tanh": nn.RNN}[kind]
+    rnn = make(width, hidden, layers, dtype=DTYPES[dtype][1], **options)
+    x = torch.randn(length, batch, width, device="cuda", dtype=DTYPES[dtype][1], requires_grad=True)
     seen = len(history())
     with OpRecorder() as recorder:
         rnn(x)[0].sum().backward()
-    rows = op_rows(recorder.calls, history()[seen:])
-    return {"network": network} | {row.name: row.events for row in rows if "cudnn_rnn" in row.name}
+    return [(row.name, row.events) for row in op_rows(recorder.calls, history()[seen:]) if "cudnn_rnn" in row.name]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=40)
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    start_s = time.monotonic()
     start_history()
+    cudnn = Cudnn()
     with (args.out / "recurrent.jsonl").open("w") as lines:
-        for network in NETWORKS:
-            if time.monotonic() - start_s > args.seconds:
-                break
+        for network in RUN:
+            lines.write(json.dumps([*network, events(network)]) + "\n")
+        for network in networks():
             try:
-                row = probe(network)
-            except RuntimeError as error:  # a type that cuDNN refuses
-                row = {"network": network, "error": str(error)[:200]}
+                row = [*network, *cudnn.sizes(network)]
+            except RuntimeError as error:
+                row = [*network, str(error)]
             lines.write(json.dumps(row) + "\n")
             lines.flush()
-            print(f"{time.monotonic() - start_s:.1f} s", json.dumps(row)[:300], flush=True)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from typing import Any
 
 from children import emit, ready, run_all, wait_for_turn
 
-PREDICTED = Path(__file__).parent / "results" / "second_predicted_h200.jsonl"
+RESULTS = Path(__file__).parent / "results"
 VARIANTS = ("plain", "every layer")
+ALLOCATORS = ("classic", "expandable")
 GPU_BYTES, WIDTH = 110 * 2**30, 8
 WARM_UP, TIMED = 2, 9
 ATTRIBUTE_BEYOND = 0.05
@@ -33,7 +34,9 @@ Job = tuple[str, str]
 
 
 def predicted() -> dict[Job, dict[str, Any]]:
-    rows = (json.loads(line) for line in PREDICTED.read_text().splitlines())
+    """The predictions of now, and those of before of what is not among them."""
+    files = [RESULTS / f"second_{when}_h200.jsonl" for when in ("predicted", "now")]
+    rows = (json.loads(line) for file in files if file.exists() for line in file.read_text().splitlines())
     return {(row["case"], row["variant"]): row for row in rows}
 
 
@@ -133,6 +136,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="cases; NAME:plain and NAME:every are one variant of a case")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--allocator", choices=ALLOCATORS, help="only this one")
     parser.add_argument("--seconds", type=float, default=290, help="start no further round after this")
     parser.add_argument("--timeout-s", type=float, default=45, help="until all of a round are ready, and for each turn")
     parser.add_argument("--child", nargs=2, metavar=("VARIANT", "ALLOCATOR"), help="be the process of one case")
@@ -144,7 +148,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     start_s = time.monotonic()
     jobs = jobs_of(args.names)
-    for allocator in ("classic", "expandable"):
+    for allocator in [args.allocator] if args.allocator else ALLOCATORS:
         for chosen in rounds(jobs):
             if time.monotonic() - start_s > args.seconds:
                 print(f"no time left for {chosen}", file=sys.stderr)

@@ -14,6 +14,8 @@ import sys
 from zoo_blind import blind_cases
 from zoo_case import Case, make_step
 from zoo_hf import hf_cases
+from zoo_images import image_net_cases
+from zoo_second import second_cases
 from zoo_torch import torch_cases
 
 __all__ = ["Case", "make_step", "select", "zoo"]
@@ -26,9 +28,9 @@ def zoo(tiny: bool = False) -> dict[str, Case]:
 
 
 def select(names: list[str], tiny: bool = False) -> list[Case]:
-    """The named cases, those of the blind test among them, or all of the zoo when no name is given."""
+    """The named cases, those of the blind tests among them, or all of the zoo when no name is given."""
     cases = zoo(tiny)
-    known = cases | {case.name: case for case in blind_cases(tiny)}
+    known = cases | {case.name: case for case in (*blind_cases(tiny), *second_cases(tiny), *image_net_cases(tiny))}
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown case {', '.join(unknown)}; known: {', '.join(known)}")
     return [known[name] for name in names or cases]

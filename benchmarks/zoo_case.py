@@ -16,12 +16,13 @@ from torch import nn
 if TYPE_CHECKING:
     import trainfit
 
-Precision = Literal["bf16", "amp", "fp16amp", "fp32"]
+Precision = Literal["bf16", "amp", "fp16amp", "fp32", "tf32"]
 AUTOCAST: dict[str, torch.dtype | None] = {
     "bf16": None,  # bf16 weights
     "amp": torch.bfloat16,  # fp32 weights
     "fp16amp": torch.float16,  # fp32 weights and a GradScaler
     "fp32": None,
+    "tf32": None,  # fp32 whose products may be rounded, for the whole process
 }
 
 
@@ -49,6 +50,7 @@ class Case:
 
     def module(self, checkpointed: bool = False) -> nn.Module:
         """The model in training mode, on the current default device."""
+        torch.set_float32_matmul_precision("high" if self.precision == "tf32" else "highest")
         previous = torch.get_default_dtype()
         torch.set_default_dtype(torch.bfloat16 if self.precision == "bf16" else torch.float32)
         try:

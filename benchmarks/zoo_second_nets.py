@@ -1,4 +1,4 @@
-"""Nets in plain torch for the second blind test: diffusion, autoencoder, recurrent, graph and recommender nets, adapters.
+"""Nets in plain torch for the second blind test: diffusion, recurrent, graph and recommender nets, and adapters.
 
 Each computes its own loss from what its batch names. Nothing here was measured before it was predicted.
 """

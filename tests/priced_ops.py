@@ -23,14 +23,19 @@ HOST = HostCosts(
     cast_ns=60,
     module_ns=100,
     further_kernel_ns=4,
+    recurrent_ns=3000,
+    recurrent_kernel_ns=9,
     hook_ns=7,
     checkpoint_ns=1000,
+    reentrant_ns=700,
     optimizer_step_ns=500,
     optimizer_call_ns=40,
     optimizer_tensor_ns=2,
     fast_percent=80,
     slow_percent=150,
-    weights_percent=dict.fromkeys(WEIGHED, 100) | {"view": 30, "inner view": 10, "product": 200, "backward view": 50},
+    weights_percent=dict.fromkeys(WEIGHED, 100)
+    | {"view": 30, "inner view": 10, "product": 300, "backward view": 50, "backward product": 200}
+    | {"backward leaf": 60, "backward sum": 40},
 )
 
 
@@ -65,8 +70,10 @@ def timed(forward: dict[str, float], backward: dict[str, float], optimizer: dict
     return Timing(charges=charges, processes_ns=[process_ns])
 
 
-# By hand: a forward op 10,000, a cast 7,000, a module 30,000, a backward op 20,000, a further kernel 4,000, a hooked
-# tensor 1,000, a region 500,000, an optimizer's step 50,000, its call 8,000 and each listed tensor 200.
+# By hand: a forward op 10,000, a cast 7,000, a module 30,000, a backward op 20,000, a further kernel 4,000, a recurrent
+# op 300,000 and each of its kernels 9,000, a hooked tensor 1,000, a region 500,000, a reentrant one 90,000, an
+# optimizer's step 50,000, its call 8,000 and each listed tensor 200.
+FURTHER_KERNEL_NS = 4_000.0
 UPDATE: dict[str, float] = {"optimizer_step": 1, "optimizer_call": 1}
 TIMINGS = {
     "kernels": timed({"forward": 10}, {"backward": 10}, UPDATE | {"optimizer_call": 5}, 100_000, 200_000, 90_000),
@@ -75,8 +82,15 @@ TIMINGS = {
     ),
     "casts": timed({"forward": 1, "cast": 10}, {"backward": 1}, UPDATE, 80_000, 20_000, 58_000),
     "modules": timed({"module": 5, "forward": 5}, {"backward": 2}, UPDATE, 200_000, 40_000, 58_000),
-    "recurrent": timed(
+    "many kernels": timed(
         {"forward": 1, "further_kernel": 100}, {"backward": 1, "further_kernel": 50}, UPDATE, 410_000, 220_000, 58_000
+    ),
+    "recurrent": timed(
+        {"recurrent": 1, "recurrent_kernel": 100}, {"recurrent": 2, "recurrent_kernel": 100}, UPDATE,
+        1_200_000, 1_500_000, 58_000,
+    ),
+    "reentrant": timed(  # 10,000 of its 90,000 in forward
+        {"forward": 10}, {"forward": 10, "reentrant": 1, "backward": 10}, UPDATE, 110_000, 380_000, 58_000
     ),
     "one region": timed(  # 200,000 of its 500,000 in forward
         {"forward": 10}, {"forward": 10, "hook": 10, "checkpoint": 1, "backward": 10}, UPDATE, 300_000, 610_000, 58_000

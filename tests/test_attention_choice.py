@@ -20,7 +20,9 @@ CAUSAL = AttentionCall(
     length_q=2048,
     length_k=2048,
     is_grouped=False,
+    is_broadcast=False,
     has_mask=False,
+    mask_fits=True,
     mask_needs_grad=False,
     is_causal=True,
     dropout=0.0,
@@ -45,7 +47,21 @@ MASKED = replace(CAUSAL, has_mask=True, is_causal=False)
         ("h200", (2, 11), replace(CAUSAL, dtype=torch.float32), "efficient"),
         ("h200", (2, 11), replace(CAUSAL, dtype=torch.float32, is_grouped=True), "math"),
         ("h200", (2, 11), replace(MASKED, mask_needs_grad=True, last_stride_one=False), "math"),
+        ("h200", (2, 11), replace(MASKED, is_broadcast=True), "math"),
         # by torch's sdp_utils.cpp
+        ("h200", (2, 11), replace(CAUSAL, dropout=0.1), "cudnn"),
+        ("h200", (2, 12), replace(CAUSAL, dropout=0.1), "flash"),
+        ("h200", (2, 12), replace(MASKED, dropout=0.1), "efficient"),
+        ("h200", (2, 12), replace(CAUSAL, dropout=0.125), "cudnn"),
+        ("h200", (2, 13), replace(MASKED, mask_fits=False), "math"),
+        ("h200", (2, 13), replace(CAUSAL, head_dim_qk=192, head_dim_v=128), "cudnn"),
+        ("h200", (2, 13), replace(CAUSAL, head_dim_qk=160, head_dim_v=160), "cudnn"),
+        ("h200", (2, 14), replace(CAUSAL, head_dim_qk=160, head_dim_v=160), "flash"),
+        ("h200", (2, 14), replace(CAUSAL, head_dim_qk=160, head_dim_v=160, needs_grad=False), "cudnn"),
+        ("b200", (2, 13), replace(CAUSAL, head_dim_qk=192, head_dim_v=128), "cudnn"),
+        ("b200", (2, 13), replace(CAUSAL, head_dim_qk=256, head_dim_v=256), "flash"),
+        ("b200", (2, 14), replace(CAUSAL, head_dim_qk=256, head_dim_v=256), "cudnn"),
+        ("rtx5090", (2, 14), replace(CAUSAL, head_dim_qk=256, head_dim_v=256, is_grouped=True, has_mask=True), "math"),
         ("h200", (2, 10), CAUSAL, "flash"),
         *[(gpu, (2, 13), CAUSAL, "cudnn") for gpu in ("h100-80gb", "h100-pcie", "b200", "gb200")],
         *[(gpu, (2, 13), CAUSAL, "flash") for gpu in ("a10g", "l4", "l40s", "rtx3090", "rtx4090", "a100-40gb")],
@@ -97,6 +113,39 @@ def test_the_chosen_kernel_runs_forward_and_backward(gpu: str, dtype: torch.dtyp
 
 def test_math_is_taken_apart_into_matrix_products() -> None:
     assert attention_ops("v100-32gb", torch.bfloat16, is_causal=True).count("bmm.default") == 6
+
+
+def masked_ops(query_shape: tuple[int, ...], key_shape: tuple[int, ...], mask_shape: tuple[int, ...], gqa: bool) -> str:
+    """What attends on an H200: "math" if products do, "fused" otherwise."""
+    names: list[str] = []
+    with ghost_gpu("h200") as mode:
+        query, key, mask = (
+            torch.empty(shape, dtype=torch.bfloat16, device="cuda") for shape in (query_shape, key_shape, mask_shape)
+        )
+        mode.listener = lambda func, args, kwargs, result: names.append(str(func))
+        out = F.scaled_dot_product_attention(query, key, key, mask, enable_gqa=gqa)
+        assert out.shape == query_shape
+    fused = any("cudnn" in name for name in names)
+    assert fused != ("aten.bmm.default" in names)
+    return "fused" if fused else "math"
+
+
+@pytest.mark.parametrize(
+    ("key_outer", "gqa", "expected"),
+    [((2, 1), False, "math"), ((1, 4), False, "math"), ((2, 1), True, "fused"), ((2, 4), False, "fused")],
+)
+def test_keys_that_are_broadcast_to_the_queries_take_plain_ops(
+    key_outer: tuple[int, int], gqa: bool, expected: str
+) -> None:
+    assert masked_ops((2, 4, 32, 64), (*key_outer, 32, 64), (32, 32), gqa) == expected
+
+
+@pytest.mark.parametrize(
+    ("mask_shape", "expected"),
+    [((32, 16), "fused"), ((1, 16), "fused"), ((2, 1, 1, 16), "fused"), ((4, 32, 16), "math")],
+)
+def test_masks_of_three_dimensions_take_plain_ops(mask_shape: tuple[int, ...], expected: str) -> None:
+    assert masked_ops((2, 4, 32, 64), (2, 4, 16, 64), mask_shape, False) == expected
 
 
 def test_the_user_can_forbid_kernels() -> None:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from priced_ops import H200, SIMPLE_GPU, TIMINGS, WEIGHTS, add, mm, ns_of, op, profile_of
+from priced_ops import FURTHER_KERNEL_NS, H200, SIMPLE_GPU, TIMINGS, WEIGHTS, add, mm, ns_of, op, profile_of
 from trainfit.cost import datasheet_pricing, load_profile, price_ops, pricing_for, unpriced
 from trainfit.cost.classify import works
+from trainfit.cost.described import read_op
 from trainfit.cost.host import WEIGHED, reduce_host
 from trainfit.cost.interpolate import Table
 from trainfit.cost.profile import profile_json, write_profile
@@ -46,6 +47,37 @@ def test_a_matmul_takes_the_longer_of_arithmetic_and_traffic() -> None:
     assert ns_of(mm(4096, 4096, 4096), profile=profile) == round(2 * (1000 + 2 * 4096**3 / 1000))
 
 
+def test_a_product_in_tf32_takes_its_own_table_or_the_efficiency_of_16_bits_at_its_own_rate() -> None:
+    gpu = dataclasses.replace(SIMPLE_GPU, tf32_tflops=0.5, fp32_tflops=0.1)
+    rounded = dataclasses.replace(mm(16384, 16384, 16384, "float32"), tf32=True)
+    own, narrow, wide = (f"mm {dtype} nn" for dtype in ("tf32", "bfloat16", "float32"))
+    tables = {own: [((0.0,) * 5, 3.0)], narrow: [((0.0,) * 5, 2.0)], wide: [((0.0,) * 5, 1.0)]}
+    profile = dataclasses.replace(profile_of(tables), gpu=gpu)
+    arithmetic_ns = 2 * 16384**3 / 500
+    assert ns_of(rounded, gpu, profile) == round(3 * (1000 + arithmetic_ns))
+    assert ns_of(dataclasses.replace(rounded, tf32=False), gpu, profile) == round(1000 + 5 * arithmetic_ns)
+    profile = dataclasses.replace(profile_of({narrow: tables[narrow], wide: tables[wide]}), gpu=gpu)
+    assert ns_of(rounded, gpu, profile) == round(2 * (1000 + arithmetic_ns))
+
+
+def test_a_sample_in_tf32_is_read_as_such() -> None:
+    sample = "aten.mm.default", ["2*float32[4,4]"], {"tf32": True}, ["float32[4,4]"], Phase.FORWARD
+    assert (read_op(*sample).tf32, read_op(*sample).kwargs) == (True, ())
+
+
+def test_bags_of_embeddings_read_a_row_per_index_and_their_gradient_has_a_table_or_takes_a_lookup_s() -> None:
+    profile = profile_of({"embedding": [((0.0, 0.0), 1.0)]})
+    inputs, outputs = ["float32[50000,10]", "int64[21]", "int64[7]"], ["float32[7,10]", "int64[21]", "int64[7]"]
+    bags = op("aten._embedding_bag.default", inputs, [*outputs, "int64[0]"])
+    assert ns_of(bags, profile=profile) == 1000 + 2 * (21 + 7) * 8 + (21 + 7) * 10 * 4
+    of_bags = op("aten._embedding_bag_backward.default", ["float32[7,10]", "int64[21]"], ["float32[50000,10]"])
+    profile = profile_of({"embedding_dense_backward 4": [((0.0, 0.0, 0.0), 1.0)]})
+    assert [price_ops([of_bags], H200, known)[0].rule for known in (None, profile)] == [
+        "_embedding_bag_backward 4",
+        "embedding_dense_backward 4",
+    ]
+
+
 def test_causal_attention_counts_half_the_products() -> None:
     rules = {f"attention flash half forward {kind}": [((0.0,) * 5, 1.0)] for kind in ("causal", "full")}
     tensors = ["3*bfloat16[1,1,32768,128]", 0.0]
@@ -74,7 +106,7 @@ def test_a_norm_of_rows_that_do_not_lie_in_memory_pays_for_the_copy() -> None:
     profile = profile_of({"native_layer_norm 4": [((0.0, 0.0), 1.0)], "copy transposed": [((0.0, 0.0, 0.0), 3.0)]})
     name, rest = "aten.native_layer_norm.default", [[8], "2*float32[8]", 1e-5]
     outputs: list[object] = ["float32[4,8]", "float32[4,1]", "float32[4,1]"]
-    norm_ns = 1000 + 4 * (32 + 8 + 8) + 4 * (32 + 4 + 4)
+    norm_ns = 1000 + 2 * 4 * 32  # weights and what is kept of each row are not counted
     assert ns_of(op(name, ["float32[4,8]", *rest], outputs), profile=profile) == norm_ns
     copy_ns = 3 * (1000 + 2 * 4 * 32)
     assert ns_of(op(name, ["float32[4,8]{1,4}", *rest], outputs), profile=profile) == norm_ns + copy_ns
@@ -92,7 +124,7 @@ def test_a_batched_product_that_adds_to_something_copies_it_first_unless_it_coun
 
 
 def test_a_convolution_s_layout_changes_and_its_product_come_one_after_the_other() -> None:
-    profile = profile_of({"convolution forward plain bfloat16 nchw": [((0.0,) * 8, 1.0)]})
+    profile = profile_of({"convolution forward plain bfloat16 nchw": [((0.0,) * 10, 1.0)]})
     args: list[object] = ["bfloat16[2,4,8,8]", "bfloat16[16,4,3,3]", None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1]
     layer = op("aten.convolution.default", args, ["bfloat16[2,16,8,8]"])
     traffic_ns = 2 * (2 * 4 * 64 + 16 * 4 * 9 + 2 * 16 * 64)
@@ -180,7 +212,9 @@ def test_rising_replaces_what_falls_by_means(values: list[float], expected: list
 
 def test_samples_become_points_that_price_the_same_op_at_what_was_measured(tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
-    write_profile(path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS, WEIGHTS)))
+    write_profile(
+        path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS, WEIGHTS, FURTHER_KERNEL_NS))
+    )
     profile = load_profile(path)
     assert profile.gpu.name == "h200"
     # Bytes move as slowly as the worse of warm and cold; arithmetic is taken cold. Sizes are kept to a hundredth of a
@@ -214,7 +248,9 @@ SAMPLES = [
 
 def written(tmp_path: Path, **changes: object) -> Path:
     path = tmp_path / "profile.json"
-    write_profile(path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS, WEIGHTS)))
+    write_profile(
+        path, profile_json(HEADER, reduce_samples(H200, SAMPLES), reduce_host(TIMINGS, WEIGHTS, FURTHER_KERNEL_NS))
+    )
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return path
 
@@ -222,7 +258,7 @@ def written(tmp_path: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 1}, "has schema 1, and this trainfit reads 5"),
+        ({"schema": 1}, "has schema 1, and this trainfit reads 6"),
         ({"gpu": "NVIDIA H2000"}, "of a GPU that trainfit does not know: 'NVIDIA H2000'"),
         (
             {"tables": {"mm": [[1, 2, -1]]}},
@@ -232,7 +268,6 @@ def written(tmp_path: Path, **changes: object) -> Path:
         ({"tables": {"mm": [[1, 2], [1, 2, 3]]}}, "damaged"),
         ({"lines": {"copy contiguous": [[1, 2, 9], [2, 2, 8]]}}, "damaged: ValueError: more bytes take less time"),
         ({"lines": {"copy contiguous": [[1, 2, -9]]}}, "damaged: ValueError"),
-        ({"rising": {"sum inner 4": [[1, 2, 9], [2, 8]]}}, "damaged: ValueError: there are no points, or they are of"),
         ({"times_ns": {"mm bfloat16 nn": [1, 2, 3]}}, "damaged: ValueError: a table has more points than times"),
         ({"rates": {}}, "damaged: KeyError: 'bf16_tflops'"),
         ({"host": {"nonsense": 3}}, "damaged: KeyError: 'weights_percent'"),

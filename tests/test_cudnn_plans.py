@@ -29,8 +29,17 @@ Shape = tuple[int, ...]
 
 def problem(kind: cudnn.Kind, x: Shape, weight: Shape, y: Shape, **settings: Any) -> cudnn.Problem:
     stride = settings.get("stride", (1, 1))
+    padding = tuple(pixels // 2 for pixels in weight[2:])
     return cudnn.Problem(
-        kind, settings.get("dtype", "float32"), settings.get("channels_last", False), x, weight, y, stride
+        kind,
+        settings.get("dtype", "float32"),
+        settings.get("channels_last", False),
+        x,
+        weight,
+        y,
+        stride,
+        padding,
+        (1,) * len(stride),
     )
 
 
@@ -91,6 +100,53 @@ def test_sums_of_halves_are_cut_into_powers_of_two_unless_they_are_long(
     assert found // TILE_BYTES == parts
 
 
+def test_narrow_groups_are_one_product_with_channels_padded_to_a_power_of_two() -> None:
+    # 4 groups of 96 channels, padded to 128: a tile per group and pixel of the kernel, 36. Clusters of 3 leave 117
+    # blocks, 3 for each tile, which are added as 2 pairs and 1 of those. The H200 took just this.
+    image = (64, 384, 56, 56)
+    asked = problem("weight gradient", image, (384, 96, 3, 3), image, dtype="bfloat16")
+    copies_bytes = 2 * (2 * 64 * 4 * 128 * 56 * 56 + 4 * 128 * 128 * 9)
+    expected = copies_bytes + 36 * (3 * TILE_BYTES + 4 * (2 + 1)) + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(65, cluster=(1, 3)), H200) == expected == 419299935
+
+
+def test_groups_share_a_tile_that_is_wider_than_they_are() -> None:
+    # 32 groups of 16 channels: 4 in a tile of 64 x 64, so 8 tiles times 16 pixels, which clusters of 3 make 18: 144, of
+    # which 27 are left for the last wave of 117. 121 steps are worth one round: 2 parts. The H200 took just this.
+    asked = problem("weight gradient", (64, 512, 14, 14), (512, 16, 4, 4), (64, 512, 11, 11), dtype="bfloat16")
+    copies_bytes = 2 * 512 * (64 * 14 * 14 + 64 * 11 * 11 + 16 * 16)
+    expected = copies_bytes + 27 * (2 * 4 * 64 * 64 + 4 * 1) + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(65, tile=5, cluster=(1, 3)), H200) == expected == 21922075
+
+
+def test_wide_groups_are_a_product_each() -> None:
+    # 2 groups of 480 channels: 4 rows of tiles, and 4 columns for each of 3 pixels, 48; 132 blocks cut each into 2.
+    # The H200 took 202064608.
+    asked = problem("weight gradient", (48, 960, 1, 499), (960, 480, 1, 3), (48, 960, 1, 499))
+    copies_bytes = 4 * (2 * 48 * 960 * 499 + 960 * 480 * 3)
+    expected = copies_bytes + 2 * 48 * (2 * TILE_BYTES + 4 * 1) + PLAN_BYTES
+    assert cudnn.planned_bytes(asked, shared_plan(68, cluster=(1, 2)), H200) == expected == 202064431
+
+
+def test_images_of_one_pixel_are_not_copied() -> None:
+    # They are channels-last as they are. Padding 246 channels to 248 still copies weights and outputs: 992016 measured.
+    shape = (128, 240, 1, 1)
+    asked = problem("weight gradient", shape, (2880, 240, 1, 1), (128, 2880, 1, 1))
+    assert cudnn.planned_bytes(asked, shared_plan(68, tile=5), H200) == 0
+    asked = problem("output", (32, 1968, 1, 1), (246, 1968, 1, 1), (32, 246, 1, 1), dtype="bfloat16")
+    assert cudnn.planned_bytes(asked, shared_plan(62, cluster=(4, 2)), H200) == 2 * 248 * (1968 + 32) + PLAN_BYTES
+
+
+def test_an_input_gradient_with_a_stride_has_kernels_for_every_phase() -> None:
+    # 4 x 4 with stride 2 and padding 1: 2 x 2 phases of 3 x 3 pixels. cuDNN states 119537680 bytes.
+    image, weight = (64, 256, 32, 32), (512, 256, 4, 4)
+    asked = cudnn.Problem(
+        "input gradient", "float32", True, image, weight, (64, 512, 16, 16), (2, 2), (1, 1), (1, 1)
+    )  # fmt: skip
+    expected = 4 * (64 * 256 * 32 * 32 + 64 * 512 * 16 * 16 + 512 * 256 * 6 * 6) + PLAN_BYTES
+    assert cudnn.Form("phases").workspace_bytes(asked, 132) == expected == 119537839
+
+
 def test_a_plan_that_shares_nothing_takes_what_it_says() -> None:
     asked = problem("output", (16, 256, 1, 16384), (256, 256, 1, 9), (16, 256, 1, 16384))
     assert cudnn.planned_bytes(asked, shared_plan(67, alone=1), H200) == 12345
@@ -120,14 +176,14 @@ def test_a_weight_gradient_by_cublas_is_a_product_per_sample_and_takes_nothing_b
 
 def test_the_trees_are_small_quick_to_load_and_as_good_as_their_file_says() -> None:
     path = Path(cudnn.__file__).with_name("cudnn_plans.npz")
-    assert path.stat().st_size < 1_500_000
+    assert path.stat().st_size < 1_300_000
     with np.load(path) as stored:
         about = json.loads(str(stored["about"]))
     close = {name: shares["close"] for name, shares in about["accuracy"].items()}
     assert len(close) == 12
     # On convolutions that were not learned, within 1 MiB or 1%.
-    assert min(share for name, share in close.items() if "weight" not in name) >= 0.91
-    assert min(share for name, share in close.items() if "weight" in name) >= 0.85
+    assert min(share for name, share in close.items() if "weight" not in name) >= 0.94
+    assert min(share for name, share in close.items() if "weight" in name) >= 0.89
     for cached in (cudnn._stored, cudnn._forms, cudnn._trees):
         cached.cache_clear()
     asked = problem("output", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16))
@@ -142,7 +198,7 @@ def test_a_convolution_that_cudnn_refuses_is_imitated(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(cudnn_library, "library", object)
     monkeypatch.setattr(cudnn_library, "described_target", lambda gpu: cudnn_library.Target((), (), ()))
-    monkeypatch.setattr(cudnn_library, "plans", refused)
+    monkeypatch.setattr(cudnn_library, "proposed_plan", refused)
     shape = (0, 4, 8, 8)
     described = Convolution(shape, (4, 4, 3, 3), shape, (1, 1), (1, 1), (1, 1), "float32", False)
     assert cudnn_library.first_plan(described, "output", H200) is None

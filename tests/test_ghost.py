@@ -262,6 +262,51 @@ def test_recurrent_networks_run_on_cudnn_with_one_flat_weight() -> None:
             assert all(p.grad is not None and p.grad.shape == p.shape for p in rnn.parameters())
 
 
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [
+        (lambda x, index: x[index], "index_put_"),
+        (lambda x, index: x.index_select(0, index), "index_add_"),
+        (lambda x, index: x.gather(0, index[:, None]), "scatter_add_"),
+        (lambda x, index: x.max(1).values, "scatter_.src"),
+        (lambda x, index: x.topk(2, 1).values, "scatter_.src"),
+    ],
+)
+def test_the_gradient_of_what_was_picked_is_written_in_place_into_zeros(
+    read: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], written: str
+) -> None:
+    def program() -> None:
+        x = torch.randn(8, 4, device="cuda", requires_grad=True)
+        read(x, torch.zeros(5, dtype=torch.int64, device="cuda")).sum().backward()
+
+    assert written in ops_of(program)
+
+
+def test_a_user_s_own_index_put_in_backward_makes_a_tensor() -> None:
+    """A hook that runs while a gradient is written in place writes out of place if it says so."""
+
+    def unpack(x: torch.Tensor) -> torch.Tensor:
+        return x.index_add(0, torch.zeros_like(x), x)
+
+    def program() -> None:
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: x, unpack):
+            x = torch.randn(8, 4, device="cuda", requires_grad=True)
+            picked = x.index_select(0, torch.zeros(5, dtype=torch.int64, device="cuda"))
+        picked.sum().backward()
+
+    names = ops_of(program)
+    assert ("index_add" in names, "index_add_" in names) == (True, True)
+
+
+@pytest.mark.parametrize("asked", [torch.float16, torch.bfloat16])
+def test_autocast_runs_recurrent_layers_in_float16_whatever_it_was_asked_for(asked: torch.dtype) -> None:
+    with ghost_gpu("h200"):
+        rnn = nn.GRU(8, 16, device="cuda")
+        with torch.autocast("cuda", asked):
+            out, last = rnn(torch.randn(5, 3, 8, device="cuda"))
+        assert out.dtype is last.dtype is torch.float16
+
+
 def test_dropout_between_the_layers_of_an_rnn_keeps_24_bytes_per_thread_of_the_gpu_once() -> None:
     sizes: list[int] = []
     with ghost_gpu("h200") as mode:

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from trainfit.ghost.kernels import _rnn_reserve_bytes
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import RULES, cudnn, cudnn_library, hidden_memory
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, Phase, TensorRef
@@ -140,7 +142,7 @@ def test_a_norm_over_rows_is_staged_like_a_sum() -> None:
 )
 def test_a_depthwise_weight_gradient_of_halves_has_eight_sums_per_sample(channels: int, expected_bytes: int) -> None:
     image, kernel = (64, channels, 32, 32), (channels, 1, 7, 7)
-    problem = cudnn.Problem("weight gradient", "bfloat16", True, image, kernel, image, (1, 1))
+    problem = cudnn.Problem("weight gradient", "bfloat16", True, image, kernel, image, (1, 1), (3, 3), (1, 1))
     assert cudnn.workspace_bytes(problem, H200.num_sms) == expected_bytes
 
 
@@ -188,7 +190,38 @@ def test_workspaces_of_convolutions_are_mostly_known(
             (LAST_OUTPUT, OUTPUT),
             id="a dropout's mask comes before its result",
         ),
-        # 2 layers, 128 steps, 32 rows, width 512, fp32: 11 x 8 MiB, ten states of 128 KiB, 512 bytes
+        pytest.param(
+            "aten._embedding_bag_backward.default",
+            "f32[131072,64]{1344,1}, i64[655360], i64[131072], i64[655360], i64[131072], i64[0], 200000, False, 0",
+            # The gradient is copied; sorted indices, their places, an arange and cub's storage; then as for a lookup,
+            # with a part for every tenth index and one for every row of the table.
+            (
+                33_554_432,
+                5_242_880,
+                5_242_880,
+                5_242_880,
+                10_649_087,
+                -10_649_087,
+                -5_242_880,
+                OUTPUT,
+                5_242_880,
+                8,
+                5_242_880,
+                1279,
+                -1279,
+                -5_242_880,
+                1_600_000,
+                1_600_000,
+                1279,
+                -1279,
+                8,
+                8 * 265_536,
+                4 * 265_536 * 64,
+            ),
+            id="the gradient of embedding bags sorts their indices",
+        ),
+        # 2 layers, 128 steps, 32 rows, width 512, fp32: 7 x 8 MiB for the steps, 20 states of 64 KiB, 16 MiB of
+        # weights, 2 x 8 MiB of the library's, 512 bytes
         pytest.param(
             "aten._cudnn_rnn.default",
             "f32[128,32,512], (f32[4]), 4, None, f32[2,32,512], f32[2,32,512], "
@@ -271,3 +304,22 @@ def test_a_long_reduction_fills_the_gpu_but_no_thread_has_more_than_256_numbers(
 def test_a_grouped_product_needs_device_arrays_only_in_its_fast_kernel(dtype: str, gpu: str, steps: int) -> None:
     op = make_op("aten._grouped_mm.default", f"{dtype}[4096,1024], {dtype}[8,1024,2048], int32[8]")
     assert len(hidden_memory(find_gpu(gpu), "2.11.0").temporaries(op)) == steps
+
+
+@pytest.mark.parametrize(
+    "network", json.loads((Path(__file__).parent / "data/recurrent_sizes.json").read_text()), ids=str
+)
+def test_recurrent_networks_take_the_memory_that_cudnn_asks_for(network: list[Any]) -> None:
+    """A sample of what benchmarks/probe_recurrent.py was told on an H200 (cuDNN 9.15)."""
+    kind, dtype, steps, batch, width, hidden, layers, directions, dropout, workspace_bytes, reserve_bytes = network
+    torch_dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[dtype]
+    mode = {"relu": 0, "tanh": 1, "lstm": 2, "gru": 3}[kind]
+    text = f"{dtype.replace('fp', 'f')}[{steps},{batch},{width}]"
+    state = f"{dtype.replace('fp', 'f')}[{layers * directions},{batch},{hidden}]"
+    inputs = (
+        f"{text}, ({text}), 4, None, {state}, None, {mode}, {hidden}, 0, {layers}, False, {dropout}, True,"
+        f" {directions == 2}, (), None"
+    )
+    assert HIDDEN.temporaries(make_op("aten._cudnn_rnn.default", inputs)) == (OUTPUT, OUTPUT, workspace_bytes, OUTPUT)
+    x = torch.empty(steps, batch, width, dtype=torch_dtype, device="meta")
+    assert _rnn_reserve_bytes(x, mode, hidden, layers, directions, dropout) == reserve_bytes

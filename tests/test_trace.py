@@ -178,6 +178,10 @@ def test_a_grad_scaler_unscales_and_steps() -> None:
     assert names.count("aten._foreach_norm.Scalar") == 1
     assert names.count("aten._foreach_sqrt.default") == 1
     assert bytes_by_category(t)["optimizer"] == 2 * (64 + 8) * 4
+    # Whether there was an overflow is read before the step that depends on it: the CPU waits.
+    assert names.count("aten._local_scalar_dense.default") == 1
+    assert names.index("aten._foreach_norm.Scalar") < names.index("aten._local_scalar_dense.default")
+    assert names.index("aten._local_scalar_dense.default") < names.index("aten._foreach_sqrt.default")
 
 
 # ---- what the user passed is left alone ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ loss's 4 bytes, which are alive when backward starts too, nothing is said below.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -305,10 +306,14 @@ def test_a_grad_scaler_keeps_its_scale_and_its_growth_tracker_and_looks_once_for
     assert total(scaled, Category.OTHER) - total(plain, Category.OTHER) == 8  # a float and an integer
 
 
-def test_tf32_takes_the_memory_of_fp32() -> None:
+def test_tf32_takes_the_memory_of_fp32_and_is_written_at_its_products() -> None:
     plain, precision = traced(feed_forward(), x(ROWS, WIDTH)), torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high")
     try:
-        assert traced(feed_forward(), x(ROWS, WIDTH)) == plain
+        rounded = traced(feed_forward(), x(ROWS, WIDTH))
+        narrow = traced(feed_forward(), x(ROWS, WIDTH), autocast=torch.bfloat16)
     finally:
         torch.set_float32_matmul_precision(precision)
+    assert replace(rounded, ops=tuple(replace(op, tf32=False) for op in rounded.ops)) == plain
+    assert {op.name for op in rounded.ops if op.tf32} == {"aten.mm.default"}
+    assert not any(op.tf32 for op in (*plain.ops, *narrow.ops))

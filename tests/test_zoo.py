@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import Phase
@@ -17,8 +19,18 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
     from zoo import make_step, zoo
+    from zoo_images import image_net_cases
+    from zoo_second import second_cases
 
-    CASES = zoo(tiny=True)
+    CASES = zoo(tiny=True) | {case.name: case for case in (*second_cases(tiny=True), *image_net_cases(tiny=True))}
+
+
+@pytest.fixture(autouse=True)
+def precision_as_before() -> Iterator[None]:
+    """A case sets the precision of products for its whole process."""
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -25,7 +25,8 @@ def _runs(trace: Trace, pricing: Pricing) -> tuple[OpRun, ...]:
     costs = price_with(ops, pricing)
     kernels, host = [cost.kernels for cost in costs], pricing.profile.host
     issue_ns = issue_times_ns(ops, kernels, host)
-    ends_ns = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs], further_times_ns(kernels, host)).ends_ns
+    gpu_ns, further_ns = [cost.time_ns for cost in costs], further_times_ns(ops, kernels, host)
+    ends_ns = simulate_time(ops, issue_ns, gpu_ns, further_ns).ends_ns
     runs, host_now_ns = [], 0
     for number, op, cost, issue, end_ns in zip(numbers, ops, costs, issue_ns, ends_ns, strict=True):
         start_ns, host_now_ns = host_now_ns, host_now_ns + issue

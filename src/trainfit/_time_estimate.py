@@ -213,7 +213,7 @@ def _steady_step(
     ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
     costs = price_with(ops, pricing)
     kernels, host = [cost.kernels for cost in costs], pricing.profile.host
-    return ops, costs, issue_times_ns(ops, kernels, host), further_times_ns(kernels, host)
+    return ops, costs, issue_times_ns(ops, kernels, host), further_times_ns(ops, kernels, host)
 
 
 def timed_points(trace: Trace, points: Iterable[TimelinePoint], op_ends_ns: Sequence[int]) -> tuple[TimelinePoint, ...]:

@@ -51,6 +51,18 @@ class DispatchMode(TorchDispatchMode):
         return False
 
 
+_PRODUCTS = frozenset(getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"))
+
+
+def is_rounded_product(func: Any, args: Sequence[Any]) -> bool:
+    """Whether the op multiplies float32 matrices and torch is told that a GPU may do so in TF32."""
+    return (
+        getattr(func, "overloadpacket", None) in _PRODUCTS
+        and args[0].dtype is torch.float32
+        and torch.backends.cuda.matmul.fp32_precision == "tf32"
+    )
+
+
 def make_cuda_keyed_subclass(cls: type, meta: torch.Tensor, requires_grad: bool, device: torch.device) -> torch.Tensor:
     """A subclass instance on meta storage whose dispatch keys are those of `device`."""
     return torch.Tensor._make_subclass(cls, meta, requires_grad, dispatch_device=False, device_for_backend_keys=device)

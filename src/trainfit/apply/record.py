@@ -319,7 +319,8 @@ class _Recorder:
             self._opaque.append(index)
         self._calls.append(LiveCall(func, *_with_block_device((live_args, live_kwargs))))
         plain_args, plain_kwargs = _plain((live_args, tuple(live_kwargs.items())))
-        self._ops.append(Op(str(func), Phase.FORWARD, self._modules[-1], plain_args, plain_kwargs, outputs))
+        tf32 = torch_compat.is_rounded_product(func, args)
+        self._ops.append(Op(str(func), Phase.FORWARD, self._modules[-1], plain_args, plain_kwargs, outputs, tf32=tf32))
 
     def _is_opaque(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if getattr(func, "namespace", "") != "aten" or "generator" in kwargs:

@@ -23,19 +23,19 @@ from typing import Any
 
 import torch
 
-from trainfit.calibrate import compute, memory
+from trainfit.calibrate import broadcasts, compute, images, lookups, memory
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import charges_of, time_in_a_fresh_process
 from trainfit.calibrate.measure import Sample, measure
 from trainfit.calibrate.models import small_models
-from trainfit.cost.host import Timing, reduce_host, reduce_weights
+from trainfit.cost.host import Timing, reduce_host, reduce_launch_ns, reduce_weights
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
 from trainfit.cost.reduce import reduce_samples
 from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
 
-RAW_SCHEMA = 3
+RAW_SCHEMA = 4
 WORKLOADS_PER_CHUNK = 40
 """What is lost at most when a run is cut short."""
 HOST_STRETCHES = 4
@@ -71,6 +71,17 @@ def groups() -> list[Group]:
         ("grouped convolution", 2, compute.grouped_convolutions()),
         ("matrices", 3, memory.matrices()),
         ("more recurrent", 1, compute.more_recurrents()),
+        ("image layers", 2, images.convolutions()),
+        ("image norms", 3, images.norms()),
+        ("maps", 2, images.maps()),
+        ("first signals", 2, images.signals()),
+        ("attention sizes", 2, compute.attention_sizes()),
+        ("between", 3, broadcasts.between()),
+        ("matmul tf32", 2, compute.rounded_products()),
+        ("decoders", 2, images.decoders()),
+        ("rest", 3, broadcasts.rest()),
+        ("attention products", 2, compute.attention_products()),
+        ("lookups", 2, lookups.lookups()),
     ]
 
 
@@ -237,7 +248,8 @@ def _write(path: Path, partial_path: Path) -> None:
     gpu = find_gpu(str(header["gpu"]))
     reduced = reduce_samples(gpu, (record["sample"] for record in records if "sample" in record))
     tables = parse_tables(reduced, gpu)
-    weights = reduce_weights([record["op_times_ns"] for record in records if "op_times_ns" in record])
+    single_ops = [record["op_times_ns"] for record in records if "op_times_ns" in record]
+    weights = reduce_weights(single_ops)
     host = {
         name: Timing(
             charges=charges_of(model, gpu, tables, weights), processes_ns=[times_ns[name] for times_ns in processes]
@@ -246,7 +258,8 @@ def _write(path: Path, partial_path: Path) -> None:
     }
     collectives = [record["collectives"] for record in records if "collectives" in record]
     measured_last = {"collectives": collectives[-1]} if collectives else {}
-    write_profile(path, profile_json(header, reduced, reduce_host(host, weights)) | measured_last)
+    costs = reduce_host(host, weights, reduce_launch_ns(single_ops))
+    write_profile(path, profile_json(header, reduced, costs) | measured_last)
 
 
 def _signature(sample: dict[str, Any]) -> str:

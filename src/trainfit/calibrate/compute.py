@@ -109,6 +109,33 @@ def batched_products() -> list[Workload]:
     return [partial(batched_product, *shape) for shape in chosen]
 
 
+def attention_products() -> list[Workload]:
+    """Of few heads and of many, over odd lengths and long ones."""
+    shapes = [
+        *((batch, seq, seq, dim) for batch, seq, dim in itertools.product((16, 384), (197, 256, 512), (64, 96))),
+        *((batch, seq, seq, 64) for batch, seq in ((32, 1024), (128, 2048), (512, 64), (1536, 49))),
+    ]
+    return [partial(batched_product, *shape, dtype) for shape in shapes for dtype in (BF16, FP32)]
+
+
+def rounded(workload: Workload) -> None:
+    """The workload with products of float32 in TF32."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = "tf32"
+    try:
+        workload()
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def rounded_products() -> list[Workload]:
+    """Linear layers as for float32, and attention's products."""
+    shapes = [*itertools.product((16, 192), (512, 1024), (512,), (64,)), (8, 128, 1024, 128), (64, 256, 1024, 256)]
+    products: list[Workload] = [partial(batched_product, *shape, FP32) for shape in shapes]
+    products += matmuls(FP32, (1024, 4096, 8192), every=3)
+    return [partial(rounded, workload) for workload in products]
+
+
 def grouped_product(tokens: int, experts: int, width: int, depth: int) -> None:
     a = _randn(tokens, depth, dtype=BF16).requires_grad_()
     b = _randn(experts, depth, width, dtype=BF16).requires_grad_()
@@ -194,6 +221,27 @@ def more_attentions() -> list[Workload]:
         lengths, ((cudnn, BF16), (flash, BF16), (efficient, BF16), (efficient, FP32))
     ):
         cases.append((backend, dtype, 8, 4, 4, seq, 64, False, 0.0, False, key_seq))
+    return [partial(attention, *case) for case in cases]
+
+
+def attention_sizes() -> list[Workload]:
+    """Few heads and many at each length, images' odd lengths, dropout, and keys fewer or more than queries."""
+    cudnn, flash, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
+    kinds = ((cudnn, BF16), (flash, BF16), (efficient, BF16), (efficient, FP32))
+    cases: list[tuple[Any, ...]] = []
+    for seq, batch, causal in itertools.product((256, 512, 1024, 2048, 4096), (1, 4, 16), (True, False)):
+        if seq * batch > 2**15:
+            continue
+        for backend, dtype in kinds:
+            cases.append((backend, dtype, batch, 16, 16, seq, 64, causal, 0.0, False))
+            if seq <= 2048:
+                cases.append((backend, dtype, batch, 16, 16, seq, 64, causal, 0.1, False))
+        cases += [(backend, BF16, batch, 16, 16, seq, 128, causal, 0.0, False) for backend in (cudnn, flash)]
+    for (backend, dtype), seq, batch in itertools.product(kinds, (50, 197, 577), (4, 32)):
+        cases.append((backend, dtype, batch, 12, 12, seq, 64, False, 0.0, False))
+    lengths = ((16384, 256), (4096, 256), (1024, 256), (256, 1024), (128, 1500))
+    for (backend, dtype), (seq, key_seq), heads in itertools.product(kinds, lengths, (1, 12)):
+        cases.append((backend, dtype, 8, heads, heads, seq, 64, False, 0.0, False, key_seq))
     return [partial(attention, *case) for case in cases]
 
 

@@ -5,9 +5,10 @@ In: a GPU and its host. Out: the nanoseconds of single ops by kind and of every 
 (`time_in_a_fresh_process`), and what each phase is charged for (`charges_of`; see `trainfit.cost.host`). Phases:
 forward, backward, optimizer.
 
-The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. How fast a process is depends
-on where the machine puts it and on what else runs there, and that is settled for as long as it lives: one process,
-however long it measures, knows one such speed. So several are asked, at different times.
+The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. How fast that is depends on
+where the machine puts a process and on what else runs there: on a virtual machine, a loop in Python took 0.7 ms on some
+cores and 1.3 on others, and seconds later it was other cores. So all ops and models take turns, and several processes
+are asked, at different times.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from trainfit.gpus.catalogue import Gpu
 from trainfit.step import Step
 from trainfit.trace import trace_step
 
-WARM_UP, TIMED = 3, 7
+WARM_UP, TIMED = 2, 7
 _WRITE_TIMES = "from trainfit.calibrate.host import write_times; write_times()"
 
 Times = dict[str, list[int]]
@@ -61,15 +62,15 @@ def write_times() -> None:
 
 
 def time_models(models: Iterable[SmallModel], device: str = "cuda") -> list[Times]:
-    """Nanoseconds of every timed step of each model by phase; gradients are set to None in the optimizer's."""
-    found: list[Times] = []
-    for training in [_training(model, device) for model in models]:
-        times: Times = {}
-        for number in range(WARM_UP + TIMED):
+    """Nanoseconds of every timed step of each model by phase; gradients are set to None in the optimizer's. Steps of
+    all models take turns, so that a host that changes its speed changes it for all."""
+    trainings = [_training(model, device) for model in models]
+    found: list[Times] = [{} for _ in trainings]
+    for number in range(WARM_UP + TIMED):
+        for training, times in zip(trainings, found, strict=True):
             for phase, elapsed_ns in training():
                 if number >= WARM_UP:
                     times.setdefault(phase, []).append(elapsed_ns)
-        found.append(times)
     return found
 
 
@@ -93,13 +94,18 @@ def _training(small: SmallModel, device: str) -> Callable[[], list[tuple[str, in
             return model(**inputs)
 
     def update() -> None:
+        if small.clip_grad_norm is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), small.clip_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
 
     def step() -> list[tuple[str, int]]:
-        forward_ns, loss = timed(forward)
-        backward_ns, _ = timed(loss.backward)
-        del loss
+        forward_ns = backward_ns = 0
+        for _ in range(small.micro_batches):
+            passed_ns, loss = timed(forward)
+            forward_ns += passed_ns
+            backward_ns += timed(loss.backward)[0]
+            del loss
         return [("forward", forward_ns), ("backward", backward_ns), ("optimizer", timed(update)[0])]
 
     return step
@@ -114,6 +120,8 @@ def charges_of(
         batch=small.inputs("cpu"),
         optimizer=small.optimizer,
         autocast=small.autocast,
+        micro_batches=small.micro_batches,
+        clip_grad_norm=small.clip_grad_norm,
     )
     trace = trace_step(step, gpu)
     sections = (trace.sections[index] for index in trace.steady_step)

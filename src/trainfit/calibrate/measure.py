@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainfit.torch_compat import DispatchMode, gpu_marker, is_view, tree_flatten
+from trainfit.torch_compat import DispatchMode, gpu_marker, is_rounded_product, is_view, tree_flatten
 
 FLUSH_BYTES = 256 * 2**20
 """Read between cold runs; larger than any GPU's L2."""
@@ -81,6 +81,8 @@ class OpTimer(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
+        if is_rounded_product(func, args):
+            described_kwargs["tf32"] = True
         signature = f"{func}{described_args}{described_kwargs}"
         is_new = signature not in self._known and not is_view(func)
         if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):

@@ -20,8 +20,6 @@ from torch.utils.checkpoint import checkpoint
 from trainfit.calibrate.library_models import library_decoder, library_encoder
 
 WIDTH, HEADS, TOKENS, VOCABULARY, LAYERS = 64, 2, 16, 128, 10
-RECURRENT_WIDTH = 512
-"""Narrower layers are run by one kernel for all tokens."""
 
 
 class PlainNorm(nn.Module):
@@ -116,17 +114,17 @@ class ConvBlock(nn.Module):
 class Text(nn.Module):
     """Embedding, blocks, head, cross-entropy."""
 
-    def __init__(self, block: Callable[[], nn.Module], checkpointed: bool = False) -> None:
+    def __init__(self, block: Callable[[], nn.Module], checkpointed: bool = False, reentrant: bool = False) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(block() for _ in range(LAYERS))
         self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, VOCABULARY, bias=False)
-        self.checkpointed = checkpointed
+        self.checkpointed, self.reentrant = checkpointed, reentrant
 
     def forward(self, tokens: Tensor) -> Tensor:
         x = self.embed(tokens)
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+            x = checkpoint(block, x, use_reentrant=self.reentrant) if self.checkpointed else block(x)
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1).float(), tokens.flatten())
 
 
@@ -146,15 +144,17 @@ class Images(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """A recurrent layer, whose op launches a few kernels per token."""
+    """Recurrent layers, whose op launches a few kernels per token: `repeats` times `TOKENS` of them."""
 
-    def __init__(self, kind: Callable[..., nn.RNNBase]) -> None:
+    def __init__(self, kind: Callable[..., nn.RNNBase], width: int, layers: int, both: bool, repeats: int) -> None:
         super().__init__()
-        self.embed = nn.Embedding(VOCABULARY, RECURRENT_WIDTH)
-        self.layer = kind(RECURRENT_WIDTH, RECURRENT_WIDTH, 2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.embed, self.repeats = nn.Embedding(VOCABULARY, width), repeats
+        self.layer = kind(
+            width, width, layers, batch_first=True, bidirectional=both, dropout=0.1 if layers > 1 else 0.0
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden, _ = self.layer(self.embed(tokens).repeat(8, 4, 1))
+        hidden, _ = self.layer(self.embed(tokens).repeat(8, self.repeats, 1))
         return hidden.float().mean()
 
 
@@ -167,6 +167,8 @@ class SmallModel:
     dtype: torch.dtype = torch.float32
     autocast: torch.dtype | None = None
     optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW
+    micro_batches: int = 1
+    clip_grad_norm: float | None = None
 
     def inputs(self, device: str) -> dict[str, Tensor]:
         if self.is_text:
@@ -195,16 +197,29 @@ def small_models() -> dict[str, SmallModel]:
         "flat autocast": SmallModel(build=flat_text, autocast=bf16),
         "flat checkpointed": SmallModel(build=partial(Text, FlatBlock, True), dtype=bf16),
         "flat autocast checkpointed": SmallModel(build=partial(Text, FlatBlock, True), autocast=bf16),
+        "flat reentrant": SmallModel(build=partial(Text, FlatBlock, True, True), dtype=bf16),
+        "flat autocast reentrant": SmallModel(build=partial(Text, FlatBlock, True, True), autocast=bf16),
+        "fused norms reentrant": SmallModel(build=partial(Text, fused, True, True), dtype=bf16),
         "encoder": SmallModel(build=partial(Text, layer)),
+        "encoder checkpointed": SmallModel(build=partial(Text, layer, True)),
         "library decoder": SmallModel(build=library_decoder, dtype=bf16),
         "library decoder autocast": SmallModel(build=library_decoder, autocast=bf16),
         "library decoder checkpointed": SmallModel(build=partial(library_decoder, True), dtype=bf16),
         "library encoder": SmallModel(build=library_encoder),
         "library encoder autocast": SmallModel(build=library_encoder, autocast=bf16),
+        "library encoder checkpointed": SmallModel(build=partial(library_encoder, True)),
+        "library encoder autocast checkpointed": SmallModel(build=partial(library_encoder, True), autocast=bf16),
         "images": SmallModel(build=Images, is_text=False),
         "images checkpointed": SmallModel(build=partial(Images, True), is_text=False),
-        "lstm": SmallModel(build=partial(Recurrent, nn.LSTM)),
-        "gru": SmallModel(build=partial(Recurrent, nn.GRU), dtype=bf16),
+        "lstm": SmallModel(build=partial(Recurrent, nn.LSTM, 512, 2, True, 4)),
+        "lstm one way": SmallModel(build=partial(Recurrent, nn.LSTM, 768, 1, False, 12), dtype=bf16),
+        "lstm short": SmallModel(build=partial(Recurrent, nn.LSTM, 640, 2, False, 1), dtype=bf16),
+        "gru": SmallModel(build=partial(Recurrent, nn.GRU, 384, 2, True, 4), dtype=bf16),
+        "gru one way": SmallModel(build=partial(Recurrent, nn.GRU, 640, 1, False, 12)),
+        "gru long": SmallModel(build=partial(Recurrent, nn.GRU, 384, 1, True, 10), dtype=bf16),
+        "flat accumulated": SmallModel(build=flat_text, dtype=bf16, micro_batches=2),
+        "fused norms accumulated": SmallModel(build=partial(Text, fused), dtype=bf16, micro_batches=2),
+        "flat clipped": SmallModel(build=flat_text, dtype=bf16, clip_grad_norm=1.0),
         "flat fused adamw": SmallModel(build=flat_text, dtype=bf16, optimizer=partial(adamw, fused=True)),
         "flat lone adamw": SmallModel(build=flat_text, dtype=bf16, optimizer=partial(adamw, foreach=False)),
         "flat sgd": SmallModel(build=flat_text, dtype=bf16, optimizer=partial(torch.optim.SGD, lr=0.1)),

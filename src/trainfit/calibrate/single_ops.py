@@ -1,29 +1,46 @@
 """Single ops of each kind, issued over and over on tensors so small that the GPU waits: what they cost the CPU.
 
-In: a device. Out: by kind (see `trainfit.cost.host`) the nanoseconds that `CALLS` of them took, once per round; rounds
-go through all kinds, so that a host that changes its speed changes it for all. Results are kept until the round is
-over, since autograd keeps them in a step. Backward kinds are chains of nodes that are run backward.
+In: a device. Out: by kind (see `trainfit.cost.host`) the nanoseconds that one of them took, once per round; rounds go
+through all kinds, so that a host that changes its speed changes it for all. Results are kept until the round is over,
+since autograd keeps them in a step. Backward kinds are chains of nodes that are run backward.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainfit.cost.host import BACKWARD_CAST, BACKWARD_PLAIN, BACKWARD_VIEW, PLAIN, VIEW, WITH_INNER_VIEWS
+from trainfit.cost.host import (
+    BACKWARD_CAST,
+    BACKWARD_PLAIN,
+    BACKWARD_PRODUCTS,
+    BACKWARD_VIEW,
+    FOUR_LAUNCHES,
+    LEAF,
+    LEAF_AGAIN,
+    ONE_LAUNCH,
+    PLAIN,
+    VIEW,
+    WITH_INNER_VIEWS,
+)
 
 CALLS = 100
-WARM_UP_ROUNDS, ROUNDS = 3, 15
+WARM_UP_ROUNDS, ROUNDS = 3, 10
+_BF16, _FP32 = torch.bfloat16, torch.float32
+
+Prepare = Callable[[], Callable[[], Any]]
+"""Makes the function that is timed."""
 
 
-def time_single_ops(device: str = "cuda") -> dict[str, list[int]]:
-    """Takes about a second."""
-    kinds = _prepared(device)
+def time_single_ops(device: str = "cuda", large: int = 2**26) -> dict[str, list[int]]:
+    """Takes a few seconds; `large` elements are a list for which torch launches four kernels."""
+    kinds = _forward(device, large) | _backward(device)
     times: dict[str, list[int]] = {kind: [] for kind in kinds}
     for number in range(WARM_UP_ROUNDS + ROUNDS):
         for kind, prepare in kinds.items():
@@ -35,45 +52,24 @@ def time_single_ops(device: str = "cuda") -> dict[str, list[int]]:
             elapsed_ns = time.perf_counter_ns() - begin
             del results
             if number >= WARM_UP_ROUNDS:
-                times[kind].append(elapsed_ns)
+                times[kind].append(elapsed_ns // CALLS)
     return times
 
 
-def _prepared(device: str) -> dict[str, Callable[[], Callable[[], Any]]]:
-    """By kind, what makes the function that is timed."""
-
-    def again_and_again(op: Callable[[], Any]) -> Callable[[], Callable[[], Any]]:
-        return lambda: lambda: [op() for _ in range(CALLS)]
-
-    def backward(op: Callable[[Tensor], Tensor]) -> Callable[[], Callable[[], Any]]:
-        def prepare() -> Callable[[], Any]:
-            first = last = torch.ones(32, 64, device=device, dtype=torch.bfloat16, requires_grad=True)
-            for _ in range(CALLS):
-                last = op(last)
-            gradient = torch.ones_like(last)
-            return lambda: torch.autograd.grad(last, first, gradient)
-
-        return prepare
-
-    forward = {kind: again_and_again(op) for kind, op in _ops(device).items()}
-    return forward | {
-        BACKWARD_PLAIN: backward(lambda x: x * 0.5),
-        BACKWARD_VIEW: backward(lambda x: x.view(x.shape[1], x.shape[0])),
-        BACKWARD_CAST: backward(lambda x: x.to(torch.float32 if x.dtype == torch.bfloat16 else torch.bfloat16)),
-    }
-
-
-def _ops(device: str) -> dict[str, Callable[[], Any]]:
-    def tensor(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def _forward(device: str, large: int) -> dict[str, Prepare]:
+    def tensor(*shape: int, dtype: torch.dtype = _BF16) -> Tensor:
         return torch.ones(shape, device=device, dtype=dtype, requires_grad=True)
 
     matrix, weight, scale, queries = tensor(32, 64), tensor(64, 64), tensor(64), tensor(2, 2, 16, 32)
     batch = tensor(2, 16, 64)
-    image, kernel = tensor(2, 8, 8, 8, dtype=torch.float32), tensor(8, 8, 3, 3, dtype=torch.float32)
+    image, kernel = tensor(2, 8, 8, 8, dtype=_FP32), tensor(8, 8, 3, 3, dtype=_FP32)
+    mean, channels = torch.ones(8, device=device), tensor(8, dtype=_FP32)
     rows = torch.zeros(32, dtype=torch.int64, device=device)
-
-    return {
+    one, one_large = ([torch.ones(size, device=device, dtype=_BF16)] for size in (64, large))
+    ops: dict[str, Callable[[], Any]] = {
         PLAIN: lambda: matrix * 0.5,
+        "binary": lambda: matrix + matrix,
+        "activation": lambda: F.gelu(matrix),
         VIEW: lambda: matrix.view(64, 32),
         "product": lambda: torch.mm(matrix, weight),
         WITH_INNER_VIEWS: lambda: F.linear(batch, weight),
@@ -82,5 +78,67 @@ def _ops(device: str) -> dict[str, Callable[[], Any]]:
         "join": lambda: torch.cat((matrix, matrix), -1),
         "index": lambda: matrix[rows],
         "convolution": lambda: F.conv2d(image, kernel, padding=1),
+        "batch norm": lambda: F.batch_norm(image, mean, mean, channels, channels, True),
         "attention": lambda: F.scaled_dot_product_attention(queries, queries, queries, is_causal=True),
+        ONE_LAUNCH: lambda: torch._foreach_mul_(one, 0.5),
+        FOUR_LAUNCHES: lambda: torch._foreach_mul_(one_large, 0.5),
     }
+    return {kind: partial(_again_and_again, op) for kind, op in ops.items()}
+
+
+def _again_and_again(op: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: [op() for _ in range(CALLS)]
+
+
+def _backward(device: str) -> dict[str, Prepare]:
+    matrix = partial(torch.ones, 32, 64, device=device, dtype=_BF16, requires_grad=True)
+    queries = partial(torch.ones, 2, 2, 16, 32, device=device, dtype=_BF16, requires_grad=True)
+    image = partial(torch.ones, 2, 8, 8, 8, device=device, requires_grad=True)
+    scale = torch.ones(64, device=device, dtype=_BF16, requires_grad=True)
+    mean, channels = torch.ones(8, device=device), torch.ones(8, device=device, requires_grad=True)
+
+    def attention(x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    chains: dict[str, tuple[Callable[..., Tensor], Callable[[Tensor], Tensor]]] = {
+        BACKWARD_PLAIN: (matrix, lambda x: x * 0.5),
+        "backward activation": (matrix, F.gelu),
+        BACKWARD_VIEW: (matrix, lambda x: x.view(x.shape[1], x.shape[0])),
+        BACKWARD_CAST: (matrix, lambda x: x.to(_FP32 if x.dtype == _BF16 else _BF16)),
+        "backward norm": (matrix, lambda x: F.layer_norm(x, (64,), scale, scale)),
+        "backward batch norm": (image, lambda x: F.batch_norm(x, mean, mean, channels, channels, True)),
+        "backward attention": (queries, attention),
+    }
+    return {kind: partial(_chain, *chain) for kind, chain in chains.items()} | {
+        BACKWARD_PRODUCTS: partial(_products, device),
+        LEAF: partial(_leaves, matrix, False),
+        LEAF_AGAIN: partial(_leaves, matrix, True),
+    }
+
+
+def _chain(begin: Callable[..., Tensor], op: Callable[[Tensor], Tensor]) -> Callable[[], Any]:
+    first = last = begin()
+    for _ in range(CALLS):
+        last = op(last)
+    gradient = torch.ones_like(last)
+    return lambda: torch.autograd.grad(last, first, gradient)
+
+
+def _products(device: str) -> Callable[[], Any]:
+    """Products with weights of their own, which have gradients, too."""
+    weights = [torch.ones(64, 64, device=device, dtype=_BF16, requires_grad=True) for _ in range(CALLS)]
+    first = last = torch.ones(32, 64, device=device, dtype=_BF16, requires_grad=True)
+    for weight in weights:
+        last = F.linear(last, weight)
+    gradient = torch.ones_like(last)
+    return lambda: torch.autograd.grad(last, [first, *weights], gradient)
+
+
+def _leaves(leaf: Callable[..., Tensor], again: bool) -> Callable[[], Any]:
+    """Parameters behind one node each, which have gradients already, or none."""
+    leaves = [leaf() for _ in range(CALLS)]
+    outputs = [one * 0.5 for one in leaves]
+    gradients = [torch.ones_like(one) for one in leaves]
+    for one in leaves:
+        one.grad = torch.zeros_like(one) if again else None
+    return lambda: torch.autograd.backward(outputs, gradients)

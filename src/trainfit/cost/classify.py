@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from trainfit.cost import compute, stream
+from trainfit.cost import compute, convolution, rowwise, stream
 from trainfit.cost.work import Work, argument, base_name, contiguous_stride, log, tensors_of, total_bytes
 from trainfit.records import Op, TensorRef
 
@@ -30,19 +30,22 @@ _FREE = frozenset(
 def _rules() -> Iterator[tuple[str, Rule]]:
     for names, rule in (
         (stream.COPIES | stream.FILLS | stream.SIMPLE | stream.HEAVY, stream.pointwise),
-        (stream.REDUCTIONS, stream.reduction),
-        (stream.SOFTMAXES, stream.softmax),
-        (stream.ROW_NORMS, stream.row_norm),
-        (stream.IMAGE_NORMS, stream.image_norm),
+        (rowwise.REDUCTIONS, rowwise.reduction),
+        (rowwise.SOFTMAXES, rowwise.softmax),
+        (rowwise.ROW_NORMS, rowwise.row_norm),
         (stream.POOLS, stream.pool),
         (stream.MOVES, stream.move),
     ):
         yield from ((name, rule) for name in names)
-    yield "embedding_dense_backward", stream.embedding_backward
-    yield from ((f"nll_loss{dims}_{way}", stream.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
-    yield from ((f"_weight_norm_interface{way}", stream.weight_norm) for way in ("", "_backward"))
+    yield "cumsum", lambda op: (*rowwise.running_sum(op), *stream.move(op))
+    for name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
+        yield name, lambda op: (*rowwise.accumulated(op), *stream.move(op))
+    yield "_embedding_bag", stream.embedding_bag
+    yield from ((name, rowwise.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
+    yield from ((f"nll_loss{dims}_{way}", rowwise.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
+    yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
     yield "_grouped_mm", compute.grouped_matmul
-    yield from ((f"convolution{way}", compute.convolution) for way in ("", "_backward"))
+    yield from ((f"convolution{way}", convolution.convolution) for way in ("", "_backward"))
     for backend in ("cudnn", "flash", "efficient"):
         yield from ((f"_scaled_dot_product_{backend}_attention{way}", compute.attention) for way in ("", "_backward"))
     yield from ((f"_cudnn_rnn{way}", compute.recurrent) for way in ("", "_backward"))
@@ -58,6 +61,8 @@ def works(op: Op, num_sms: int) -> tuple[Work, ...]:
         return ()
     if name in compute.MATMULS:
         return _with_roofline(op, compute.matmul(op, num_sms))
+    if name in rowwise.IMAGE_NORMS:
+        return _with_roofline(op, rowwise.image_norm(op, num_sms))
     rule = (
         stream.foreach
         if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_"))
@@ -85,18 +90,22 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
     largest = max((tensor.numel for tensor in (*op.input_refs(), *op.outputs)), default=1)
     coordinates = (*log(nbytes, nbytes / max(largest, 1)), 1.0)
     if works_by_rule:
-        return (*works_by_rule, replace(works_by_rule[0], rule=ROOFLINE, coordinates=coordinates))
+        return (
+            *works_by_rule,
+            replace(works_by_rule[0], rule=ROOFLINE, coordinates=coordinates, num_sizes=0, family=None),
+        )
     return (Work(ROOFLINE, coordinates, 0, "", nbytes, is_by_bytes=True),)
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:
-    """Copies that the op makes first: of operands its kernel cannot read as they lie (norms and softmax want rows), of
-    what a batched product adds to, into the result."""
+    """Copies that the op makes first: of operands its kernel cannot read as they lie (norms and softmax want rows,
+    one-dimensional convolutions signals), of what a batched product adds to, into the result."""
     name = base_name(op)
     if name == "baddbmm" and argument(op, 3, "beta", 1) != 0:
         added, out = tensors_of(op.args)[0], op.outputs[0]
         return (Op("aten.clone.default", op.phase, op.module, (_expanded(added, out.shape),), (), (out,)),)
-    if name not in stream.ROW_NORMS | stream.SOFTMAXES:
+    is_signal = name.startswith("convolution") and len(op.outputs[0].shape) == 3
+    if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES and not is_signal:
         return ()
     copies = []
     for tensor in op.input_refs():

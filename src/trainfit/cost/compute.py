@@ -1,4 +1,4 @@
-"""Rules for ops that compute: matrix products, attention, convolutions, recurrent layers.
+"""Rules for ops that compute: matrix products, attention, recurrent layers.
 
 In: an `Op`. Out: `Work`s, the most special rule first. Efficiency depends on the shape of the product, on how operands
 lie (which side is transposed, whether rows start at aligned addresses) and on the type.
@@ -6,19 +6,37 @@ lie (which side is transposed, whether rows start at aligned addresses) and on t
 
 from __future__ import annotations
 
+from functools import partial
 from math import log2, prod
 
-from trainfit.cost.work import Work, argument, base_name, is_channels_last, item_bytes, log, tensors_of, total_bytes
+from trainfit.cost.work import (
+    Work,
+    argument,
+    base_name,
+    item_bytes,
+    log,
+    parts_of,
+    resizable,
+    row_alignment,
+    tensors_of,
+    traffic_bytes,
+)
 from trainfit.records import Op, TensorRef
 
 MATMULS = frozenset("mm addmm bmm baddbmm _addmm_activation".split())
 _ALIGNMENT_WEIGHT = 3.0
 """How far apart, in doublings, two products are whose rows are aligned to different powers of two."""
-_VECTOR_BYTES = 16
 _TILES = ((256, 128), (128, 256))
 """Rows and columns of the result that a processor computes at a time in the kernels for large products."""
 _FILL_WEIGHT = 3.0
 """How far apart, in doublings, two products are of which one keeps half as many processors busy."""
+
+
+_TOPS = {
+    "matmul": (0, 17, 17, 17), "batched": (12, 13, 13, 13), "grouped": (7, 15, 15, 15), "attention": (14, 15, 15, 8),
+    "recurrent": (9, 12, 10),
+}  # fmt: skip
+"""log2 of the largest sizes that are measured, about."""
 
 
 def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
@@ -30,26 +48,30 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     name = base_name(op)
     tensors = tensors_of(op.args)
     a, b = tensors[-2:]
-    batch = a.shape[0] if len(a.shape) == 3 else 1
-    rows, depth, columns = a.shape[-2], a.shape[-1], b.shape[-1]
-    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
-    alignment = min(_alignment(a), _alignment(b), _row_alignment(columns, op.outputs[0].dtype))
-    sizes = log(rows, columns, depth)
+    is_batched = len(a.shape) == 3
+    own = (a.shape[0] if is_batched else 1, a.shape[-2], b.shape[-1], a.shape[-1])
+    alignment = min(_alignment(a), _alignment(b), row_alignment(own[2], op.outputs[0].dtype))
     skew = tuple(_ALIGNMENT_WEIGHT * value for value in log(alignment))
-    flops = 2 * batch * rows * columns * depth
+    added = [(tensor, (0, 1, 2) if len(tensor.shape) > 1 else (2,)) for tensor in (*tensors[:-2], *op.outputs)]
+    parts = parts_of([(a, (0, 1, 3)), (b, (0, 2, 3)), *added], own)
     layout = _layout(a) + _layout(b)
-    fill = 1.0
-    if len(a.shape) == 3:
-        coordinates = (*log(batch), *sizes, *skew)
-        names = [name, "bmm"]
-    else:
-        fill = _wave_fill(rows, columns, num_sms)
-        coordinates = (*sizes, *skew, _FILL_WEIGHT * log2(fill))
-        names = ["addmm" if "addmm" in name else "mm", "mm"]
-    dtypes = dict.fromkeys((a.dtype, "bfloat16" if item_bytes(a.dtype) == 2 else "float32"))
+    dtype = "tf32" if op.tf32 else a.dtype
+    is_narrow = op.tf32 or item_bytes(dtype) == 2  # TF32 runs on the same units as 16-bit types
+
+    def work(rule: str, *sizes: int) -> Work:
+        flops, nbytes = 2 * prod(sizes), traffic_bytes(parts, sizes)
+        if is_batched:
+            return Work(rule, (*log(*sizes), *skew), flops, dtype, nbytes, num_sizes=4, num_alike=1)
+        fill = _wave_fill(sizes[1], sizes[2], num_sms)
+        coordinates = (*log(*sizes[1:]), *skew, _FILL_WEIGHT * log2(fill))
+        return Work(rule, coordinates, flops, dtype, nbytes, fill=fill, num_sizes=3, num_alike=1)
+
+    tops = _TOPS["batched" if is_batched else "matmul"]
+    names = [name, "bmm"] if is_batched else ["addmm" if "addmm" in name else "mm", "mm"]
+    dtypes = dict.fromkeys((dtype, "bfloat16" if is_narrow else "float32"))
     orders = dict.fromkeys((layout, "nt", "nn"))
-    rules = [f"{kind} {dtype} {order}" for dtype in dtypes for order in orders for kind in names]
-    return tuple(Work(rule, coordinates, flops, a.dtype, nbytes, fill=fill) for rule in dict.fromkeys(rules))
+    rules = [f"{kind} {known} {order}" for known in dtypes for order in orders for kind in names]
+    return tuple(resizable(partial(work, rule), own, tops) for rule in dict.fromkeys(rules))
 
 
 def _wave_fill(rows: int, columns: int, num_sms: int) -> float:
@@ -69,12 +91,7 @@ def _layout(matrix: TensorRef) -> str:
 def _alignment(matrix: TensorRef) -> int:
     """The power of two, up to 16 bytes, at which every row (or column, if those lie in memory) starts."""
     lead = matrix.stride[-2] if matrix.stride[-1] == 1 else matrix.stride[-1]
-    return _row_alignment(lead, matrix.dtype)
-
-
-def _row_alignment(elements: int, dtype: str) -> int:
-    nbytes = elements * item_bytes(dtype)
-    return min(nbytes & -nbytes, _VECTOR_BYTES) if nbytes else _VECTOR_BYTES
+    return row_alignment(lead, matrix.dtype)
 
 
 def grouped_matmul(op: Op) -> tuple[Work, ...]:
@@ -88,12 +105,16 @@ def grouped_matmul(op: Op) -> tuple[Work, ...]:
         rows, depth, columns = a.shape[0] // groups, a.shape[1], b.shape[-1]
     else:
         rows, depth, columns = a.shape[1], a.shape[2], b.shape[-1] // (groups if len(b.shape) == 2 else 1)
-    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
-    flops = 2 * groups * rows * columns * depth
-    coordinates = log(groups, rows, columns, depth)
+    own = (groups, rows, columns, depth)
+    parts = parts_of([(a, (0, 1, 3)), (b, (0, 2, 3)), (out, (0, 1, 2))], own)
     kind = "weights" if len(out.shape) == 3 and len(a.shape) == 2 else "tokens"
+
+    def work(rule: str, *sizes: int) -> Work:
+        return Work(rule, log(*sizes), 2 * prod(sizes), a.dtype, traffic_bytes(parts, sizes), num_sizes=4)
+
     return tuple(
-        Work(rule, coordinates, flops, a.dtype, nbytes) for rule in (f"_grouped_mm {kind}", "_grouped_mm tokens")
+        resizable(partial(work, rule), own, _TOPS["grouped"])
+        for rule in dict.fromkeys((f"_grouped_mm {kind}", "_grouped_mm tokens"))
     )
 
 
@@ -104,15 +125,24 @@ def attention(op: Op) -> tuple[Work, ...]:
     tensors = tensors_of(op.args)
     query, key, value = tensors[1:4] if is_backward else tensors[:3]
     batch, heads, length, dim = query.shape
-    key_length, value_dim = key.shape[2], value.shape[3]
+    own = (batch * heads, length, key.shape[2], dim)
+    value_share = value.shape[3] / dim
     backend = name.split("_")[0]
     is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
     products = 5 if is_backward else 2
     tile = _ATTENTION_TILES[backend]
-    scores = batch * heads * _round_up(length, tile) * _round_up(key_length, tile)
-    flops = products * scores * (dim + value_dim) // (2 if is_causal else 1)
-    nbytes = total_bytes(tensors) + total_bytes(op.outputs)
-    coordinates = log(length, key_length, batch * heads, heads / key.shape[1]) + tuple(2 * x for x in log(dim))
+    axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
+    parts = parts_of(axes, own)
+    shared = log(heads / key.shape[1])
+
+    def work(rule: str, *sizes: int) -> Work:
+        pairs, length, key_length, dim = sizes
+        scores = pairs * _round_up(length, tile) * _round_up(key_length, tile)
+        flops = round(products * scores * dim * (1 + value_share)) // (2 if is_causal else 1)
+        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared)
+        nbytes = traffic_bytes(parts, sizes)
+        return Work(rule, coordinates, flops, query.dtype, nbytes, num_sizes=4, num_alike=1)
+
     direction = "backward" if is_backward else "forward"
     causal = "causal" if is_causal else "full"
     half = "half" if item_bytes(query.dtype) == 2 else "fp32"
@@ -121,7 +151,18 @@ def attention(op: Op) -> tuple[Work, ...]:
     other = "full" if is_causal else "causal"
     rules = [f"{base} {causal}{extra}", f"{base} {causal}", f"{base} {other}{extra}", f"{base} {other}"]
     rules += [f"attention efficient {half} {direction} {causal}{option}" for option in (extra, "")]
-    return tuple(Work(rule, coordinates, flops, query.dtype, nbytes) for rule in dict.fromkeys(rules))
+    return tuple(resizable(partial(work, rule), own, _TOPS["attention"]) for rule in dict.fromkeys(rules))
+
+
+def _attention_axes(tensor: TensorRef, query: TensorRef, key: TensorRef) -> tuple[int, ...]:
+    """To which of heads, queries, keys and a head's size a tensor's bytes are in proportion."""
+    if len(tensor.shape) < 3:
+        return ()
+    if tensor.shape[2:] == query.shape[2:]:
+        return (0, 1, 3)
+    if tensor.shape[2] == key.shape[2] and tensor.shape[1] == key.shape[1]:
+        return (0, 2, 3)
+    return (0, 1, 2) if tensor.shape[-1] == key.shape[2] else (0, 1)  # a mask, or a number per query
 
 
 def _round_up(size: int, multiple: int) -> int:
@@ -145,53 +186,6 @@ def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, b
     return is_causal is True, isinstance(dropout, float) and dropout > 0, isinstance(mask, TensorRef)
 
 
-_BATCH_WEIGHT = 0.5
-"""How far apart two convolutions over as many pixels are of which one has twice the images: cuDNN chooses by it."""
-
-
-def convolution(op: Op) -> tuple[Work, ...]:
-    """As the product it is: (images x pixels) x (output channels) x (input channels x window), by layout and groups.
-
-    Kernels that change the layout run before and after the product, so traffic adds to arithmetic.
-    """
-    is_backward = base_name(op).endswith("_backward")
-    tensors = tensors_of(op.args)
-    if is_backward:
-        out, image, weight = tensors[:3]
-    else:
-        (image, weight), out = tensors[:2], op.outputs[0]
-    first_option = 3 if is_backward else 2
-    is_transposed = bool(argument(op, first_option + 4, "transposed", False))
-    groups = argument(op, first_option + 6, "groups", 1)
-    groups = groups if isinstance(groups, int) else 1
-    pixels = (image if is_transposed else out).shape
-    positions = pixels[0] * prod(pixels[2:])
-    window = prod(weight.shape[2:])
-    flops = 2 * positions * weight.shape[0] * weight.shape[1] * window
-    passes = 1
-    if is_backward:
-        mask = argument(op, 10, "output_mask", ())
-        passes = max(1, sum(value is True for value in mask[:2])) if isinstance(mask, tuple) else 2
-    nbytes = total_bytes(tensors) * passes + total_bytes(op.outputs)
-    nhwc = is_channels_last(image) or is_channels_last(weight)  # 1-d convolutions are made contiguous first
-    stride = prod(image.shape[2:]) / max(prod(out.shape[2:]), 1)
-    coordinates = (
-        *log(positions, weight.shape[0], weight.shape[1]), *(2 * value for value in log(window)), *log(groups),
-        *log(stride), 2.0 * (passes - 1), *(_BATCH_WEIGHT * value for value in log(pixels[0])),
-    )  # fmt: skip
-    kind = "transposed" if is_transposed else ("depthwise" if groups > 1 and weight.shape[1] == 1 else "plain")
-    half = item_bytes(image.dtype) == 2
-    direction = "backward" if is_backward else "forward"
-    layouts = ("nhwc", "nchw") if nhwc else ("nchw", "nhwc")
-    dtypes = dict.fromkeys((image.dtype, "bfloat16" if half else "float32"))
-    rules = [f"convolution {direction} {kind} {dtype} {layout}" for dtype in dtypes for layout in layouts]
-    rules += [f"convolution {direction} plain {dtype} nchw" for dtype in dtypes]
-    flops_dtype = "tf32" if image.dtype == "float32" else image.dtype  # torch lets cuDNN round to TF32
-    return tuple(
-        Work(rule, coordinates, flops * passes, flops_dtype, nbytes, is_serial=True) for rule in dict.fromkeys(rules)
-    )
-
-
 def recurrent(op: Op) -> tuple[Work, ...]:
     """cuDNN's LSTM and GRU: a product and a pointwise kernel per step, layer and direction, one after the other."""
     name = base_name(op)
@@ -202,13 +196,25 @@ def recurrent(op: Op) -> tuple[Work, ...]:
     layers, batch_first, both = (argument(op, first_option + place, "", 1) for place in (3, 4, 7))
     batch, steps = data.shape[:2] if batch_first else data.shape[1::-1]
     chains = int(bool(both)) + 1
-    weight_elements = sum(tensor.numel for tensor in weights)
-    flops = 2 * batch * steps * weight_elements * (2 if is_backward else 1)
-    nbytes = total_bytes((data, *weights)) + total_bytes(op.outputs)
-    kernels = 2 * steps * (layers if isinstance(layers, int) else 1) * chains
-    coordinates = log(batch, weights[0].shape[-1], chains)
-    sizes = dict.fromkeys((item_bytes(data.dtype), 4, 2))
+    own = (batch, weights[0].shape[-1], steps)
+    per_square = sum(tensor.numel for tensor in weights) / own[1] ** 2
+    moved = [*((tensor, (0, 1, 2)) for tensor in (data, *op.outputs)), *((tensor, (1, 1)) for tensor in weights)]
+    parts = parts_of(moved, own)
+    num_layers = layers if isinstance(layers, int) else 1
     flops_dtype = "tf32" if data.dtype == "float32" else data.dtype  # as for convolutions
-    return tuple(
-        Work(f"{name} {size}", coordinates, flops, flops_dtype, nbytes, kernels, is_serial=True) for size in sizes
-    )
+
+    def work(rule: str, *sizes: int) -> Work:
+        batch, width, steps = sizes
+        flops = round(2 * batch * steps * per_square * width**2) * (2 if is_backward else 1)
+        kernels, coordinates = 2 * steps * num_layers * chains, log(batch, width, chains)
+        return Work(rule, coordinates, flops, flops_dtype, traffic_bytes(parts, sizes), kernels, is_serial=True)
+
+    mode = _RECURRENT_MODES.get(argument(op, first_option, "", 2), "lstm")
+    dtypes = dict.fromkeys((data.dtype, "float16" if item_bytes(data.dtype) == 2 else "float32", "bfloat16", "float32"))
+    rules = [f"{name} {kind} {dtype}" for kind in dict.fromkeys((mode, "lstm")) for dtype in dtypes]
+    rules += [f"{name} {size}" for size in dict.fromkeys((item_bytes(data.dtype), 4, 2))]
+    return tuple(resizable(partial(work, rule), own, _TOPS["recurrent"]) for rule in rules)
+
+
+_RECURRENT_MODES: dict[object, str] = {0: "relu", 1: "tanh", 2: "lstm", 3: "gru"}
+"""cuDNN's: each has kernels of its own, and for float16 some that keep all steps in one."""

@@ -20,15 +20,16 @@ _TENSOR = re.compile(r"(?:(\d+)\*)?(\w+)\[([\d,]*)\](?:\{([\d,]*)\})?")
 def read_op(
     name: str, args: Sequence[object], kwargs: Mapping[str, object], outputs: Sequence[object], phase: Phase
 ) -> Op:
-    """The op that `trainfit.calibrate.measure.describe` described."""
+    """The op that `trainfit.calibrate.measure` described; "tf32" is no argument of torch's."""
     storages = itertools.count()
     return Op(
         name=name,
         phase=phase,
         module="",
         args=tuple(_read_items(args, storages)),
-        kwargs=tuple((key, _read_one(value, storages)) for key, value in kwargs.items()),
+        kwargs=tuple((key, _read_one(value, storages)) for key, value in kwargs.items() if key != "tf32"),
         outputs=tuple(item for item in _read_items(outputs, storages) if isinstance(item, TensorRef)),
+        tf32=bool(kwargs.get("tf32")),
     )
 
 

@@ -5,10 +5,10 @@ Kinds of ops differ in what they cost: a view is no kernel, a product asks a lib
 How much more or less each kind costs than a plain kernel, its weight, follows from single ops that were issued over and
 over. In a model, between all that its Python does, everything costs more. So each op of a step is charged for a few
 things (`charges`): its weight or a cast, entering a module (the Python of the model's own forward), further kernels,
-running a checkpointed region again, an optimizer's step and the tensors listed for its multi-tensor kernels. What each
-of them costs follows from the times of small models' phases and how often they are charged, by least squares: the same
-charges, so that what is fitted is what is used. A host's speed varies from process to process, so its spread is part of
-the costs.
+recurrent layers and the kernels of their steps, running a checkpointed region again, an optimizer's step and the
+tensors listed for its multi-tensor kernels. What each of them costs follows from the times of small models' phases and
+how often they are charged, by least squares: the same charges, so that what is fitted is what is used. A host's speed
+varies within seconds and from process to process, so its spread is part of the costs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,15 @@ _HOOKED = "aten.detach.default"
 """What a hook does to each saved tensor. In a planned block's forward it is not charged: torch's own checkpointing
 spends as much there in hooks that no op shows, and charging it would make the one look slower than the other."""
 _ROUNDS = 2000
+_KNOWN = "further_kernel"
+"""What single ops tell, and least squares do not ask for."""
 
 PLAIN, VIEW, INNER_VIEW, CAST = "plain", "view", "inner view", "_to_copy"
 BACKWARD_PLAIN, BACKWARD_VIEW, BACKWARD_CAST = "backward plain", "backward view", "backward cast"
+BACKWARD_LEAF = "backward leaf"
+"""A gradient that reaches a parameter and becomes its own: torch detaches it."""
+BACKWARD_SUM = "backward sum"
+"""Gradients that the engine adds up, or adds to what a parameter has: a kernel, and no node."""
 OP_KINDS: Mapping[str, tuple[str, ...]] = {
     "product": ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"),
     "norm": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
@@ -38,17 +44,26 @@ OP_KINDS: Mapping[str, tuple[str, ...]] = {
     "join": ("cat", "stack", "split_with_sizes_copy"),
     "index": ("index", "index_put", "_index_put_impl", "index_select", "index_add", "gather", "scatter", "scatter_add",
               "embedding", "embedding_dense_backward", "sort", "topk", "cumsum", "histc", "bincount", "nonzero"),
-    "convolution": ("convolution", "convolution_backward", "cudnn_batch_norm", "cudnn_batch_norm_backward",
-                    "native_batch_norm", "native_batch_norm_backward", "_batch_norm_with_update",
-                    "batch_norm_backward"),
+    "convolution": ("convolution", "convolution_backward"),
+    "batch norm": ("cudnn_batch_norm", "cudnn_batch_norm_backward", "native_batch_norm", "native_batch_norm_backward",
+                   "_batch_norm_with_update", "batch_norm_backward"),
     "attention": tuple(f"_scaled_dot_product_{backend}_attention{way}" for backend in ("cudnn", "flash", "efficient")
                        for way in ("", "_backward")),
 }  # fmt: skip
 """Ops that launch kernels and do not cost what a plain one does, by kind."""
+BACKWARD_KINDS: Mapping[str, str] = {
+    kind: f"backward {kind}" for kind in ("product", "norm", "batch norm", "attention")
+}
+"""Those of them that have a weight of their own in a backward pass."""
 _KIND_OF = {name: kind for kind, names in OP_KINDS.items() for name in names}
+_RECURRENT = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward"})
 _INNER_VIEWS = frozenset({"t", "detach"})
-"""Views that other ops make on their way: no Python calls them, and in backward no node of autograd is theirs."""
-WEIGHED = (VIEW, INNER_VIEW, *OP_KINDS, BACKWARD_VIEW, BACKWARD_CAST)
+"""Views that other ops make on their way: no Python calls them."""
+_WITHIN = "within"
+"""Transposes for the products of a backward pass, which are part of what those cost."""
+WEIGHED = (
+    VIEW, INNER_VIEW, *OP_KINDS, BACKWARD_VIEW, BACKWARD_CAST, BACKWARD_LEAF, BACKWARD_SUM, *BACKWARD_KINDS.values(),
+)  # fmt: skip
 
 Charge = tuple[str, float]
 """What is charged (a field of `HostCosts` less "_ns"), and how often."""
@@ -68,17 +83,23 @@ class HostCosts:
     module_ns: int
     further_kernel_ns: int
     """A kernel that an op launches after its first: no dispatch, only the launch."""
+    recurrent_ns: int
+    """An op that runs recurrent layers, in either direction, before its steps."""
+    recurrent_kernel_ns: int
+    """A kernel of such a step, which a library launches."""
     hook_ns: int
     """Per tensor that a checkpointed region saves: hooks see it in forward, when it is run again, and in backward."""
     checkpoint_ns: int
     """Per checkpointed region, in forward and backward together: states of random number generators, contexts."""
+    reentrant_ns: int
+    """The same for reentrant checkpointing, which has no hooks."""
     optimizer_step_ns: int
     """Per step, before its first op and after its last: hooks, groups of tensors, gradients set to None."""
     optimizer_call_ns: int
     optimizer_tensor_ns: int
     fast_percent: int
     slow_percent: int
-    """Between these percentages of what the costs say lay nine tenths of the models, each in several processes."""
+    """Between these percentages of what the costs say lay nine tenths of the models' steps in all processes."""
     weights_percent: Weights
 
     @staticmethod
@@ -95,18 +116,23 @@ KINDS = tuple(field.name.removesuffix("_ns") for field in fields(HostCosts) if f
 @cache
 def _kind_of(name: str, launches: bool, is_backward: bool) -> str:
     short = short_name(name)
+    if not is_backward:
+        if launches:
+            return CAST if short == CAST else _KIND_OF.get(short, PLAIN)
+        return INNER_VIEW if short in _INNER_VIEWS else VIEW
     if not launches:
-        return INNER_VIEW if short in _INNER_VIEWS else (BACKWARD_VIEW if is_backward else VIEW)
+        return {"t": _WITHIN, "detach": BACKWARD_LEAF}.get(short, BACKWARD_VIEW)
     if short == CAST:
-        return BACKWARD_CAST if is_backward else CAST
-    return _KIND_OF.get(short, PLAIN)
+        return BACKWARD_CAST
+    kind = BACKWARD_SUM if short == "add" else _KIND_OF.get(short, PLAIN)
+    return BACKWARD_KINDS.get(kind, kind)
 
 
 def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iterator[tuple[Charge, ...]]:
     """What each op is charged for; `kernels` says how many it launches, 0 for a view."""
     module = ""
     regions = _checkpointed(ops)
-    weight_of = {PLAIN: 1.0} | {kind: percent / 100 for kind, percent in weights.items()}
+    weight_of = {PLAIN: 1.0, _WITHIN: 0.0} | {kind: percent / 100 for kind, percent in weights.items()}
     for index, (op, count) in enumerate(zip(ops, kernels, strict=True)):
         further = ("further_kernel", max(count - 1, 0))
         kind = _kind_of(op.name, count > 0, op.phase is Phase.BACKWARD)
@@ -117,23 +143,29 @@ def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iter
             listed = sum(len(value) for value in op.args if isinstance(value, tuple) and _is_tensor_list(value))
             is_first = index == 0 or ops[index - 1].phase is not Phase.OPTIMIZER
             yield ("optimizer_step", int(is_first)), ("optimizer_call", 1), ("optimizer_tensor", listed), further
+        elif _is_recurrent(op):
+            yield ("recurrent", 1), ("recurrent_kernel", count)
         elif op.phase is Phase.BACKWARD:
             yield (("hook", 1),) if index in regions else (("backward", weight_of[kind]), further)
         else:
             entered = ("module", int(op.module != module))
             own = ("cast", 1) if kind == CAST else ("forward", weight_of[kind])
-            yield entered, own, further, ("checkpoint", int(regions.get(index, False)))
+            yield entered, own, further, *((region, 1) for region in (regions.get(index),) if region)
         module = op.module
 
 
-def _checkpointed(ops: Sequence[Op]) -> dict[int, bool]:
-    """What torch's checkpointing runs again, hooks between its ops included, and whether each is the first of a region.
+def _is_recurrent(op: Op) -> bool:
+    return short_name(op.name) in _RECURRENT
+
+
+def _checkpointed(ops: Sequence[Op]) -> dict[int, str | None]:
+    """What torch's checkpointing runs again, hooks between its ops included, and what kind of region each begins.
 
     It calls modules; the replay of a plan calls none, so all of its ops have the module that asked for them. Hooks come
     twice for a tensor, when it is saved and when it is used. A trace that was taken has the latter elsewhere; one that
-    was written has both behind the region, so there every second one counts.
+    was written has both behind the region, so there every second one counts. Reentrant checkpointing has none.
     """
-    found: dict[int, bool] = {}
+    found: dict[int, str | None] = {}
     region: list[int] = []
     for index, op in enumerate((*ops, None)):
         if op is not None and (op.phase is Phase.RECOMPUTE or (region and op.name == _HOOKED)):
@@ -144,7 +176,8 @@ def _checkpointed(ops: Sequence[Op]) -> dict[int, bool]:
                 hooks = [member for member in region if ops[member].phase is not Phase.RECOMPUTE]
                 between = [member for member in hooks if member < again[-1]]
                 behind = hooks[len(between) :]
-                found |= {member: member == region[0] for member in (*again, *between, *behind[::2])}
+                found |= dict.fromkeys((*again, *between, *behind[::2]))
+                found[region[0]] = "checkpoint" if hooks else "reentrant"
             region = []
     return found
 
@@ -156,9 +189,12 @@ def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -
     return tuple(round(sum(cost_ns[kind] * count for kind, count in charged)) for charged in charged_ops)
 
 
-def further_times_ns(kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
+def further_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
     """The part of each op's CPU time that comes after its first kernel is in the queue."""
-    return tuple(max(count - 1, 0) * host.further_kernel_ns for count in kernels)
+    return tuple(
+        max(count - 1, 0) * (host.recurrent_kernel_ns if _is_recurrent(op) else host.further_kernel_ns)
+        for op, count in zip(ops, kernels, strict=True)
+    )
 
 
 def count_charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> dict[str, dict[str, float]]:
@@ -172,9 +208,24 @@ def count_charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -
 
 
 SingleTimes = Mapping[str, Sequence[int]]
-"""Nanoseconds that so many ops of a kind took in a process, again and again."""
+"""Nanoseconds of an op of a kind in a process, again and again."""
+PLAIN_KINDS = (PLAIN, "binary", "activation")
+BACKWARD_PLAIN_KINDS = (BACKWARD_PLAIN, "backward activation")
+"""What is called plain are several: with a number, with another tensor, of one tensor."""
 WITH_INNER_VIEWS = "product with views"
 """Products of a batch with a weight that is transposed: three views of their own making."""
+BACKWARD_PRODUCTS = "backward products"
+"""The gradients of both operands, and transposes for them."""
+ONE_LAUNCH, FOUR_LAUNCHES = "list of one", "list of one large"
+"""Multi-tensor ops on a list of one: a small tensor, and one so large that it takes four kernels."""
+LEAF, LEAF_AGAIN = "leaf", "leaf again"
+"""A plain node and a parameter behind it; and one that has a gradient already."""
+SINGLE_KINDS = (
+    *PLAIN_KINDS, VIEW, WITH_INNER_VIEWS, *OP_KINDS, ONE_LAUNCH, FOUR_LAUNCHES,
+    *BACKWARD_PLAIN_KINDS, BACKWARD_VIEW, BACKWARD_CAST, BACKWARD_PRODUCTS, LEAF, LEAF_AGAIN,
+    *(BACKWARD_KINDS[kind] for kind in BACKWARD_KINDS if kind != "product"),
+)  # fmt: skip
+"""All that is timed."""
 
 
 def reduce_weights(processes: Sequence[SingleTimes]) -> dict[str, int]:
@@ -184,9 +235,23 @@ def reduce_weights(processes: Sequence[SingleTimes]) -> dict[str, int]:
 
 
 def _weights(median_ns: Mapping[str, float]) -> dict[str, float]:
-    costs_ns = dict(median_ns) | {INNER_VIEW: (median_ns[WITH_INNER_VIEWS] - median_ns["product"]) / 3}
-    backward = (BACKWARD_VIEW, BACKWARD_CAST)
-    return {kind: costs_ns[kind] / costs_ns[BACKWARD_PLAIN if kind in backward else PLAIN] for kind in WEIGHED}
+    plain_ns = statistics.mean(median_ns[kind] for kind in PLAIN_KINDS)
+    backward_ns = statistics.mean(median_ns[kind] for kind in BACKWARD_PLAIN_KINDS)
+    costs_ns = dict(median_ns) | {
+        INNER_VIEW: (median_ns[WITH_INNER_VIEWS] - median_ns["product"]) / 3,
+        BACKWARD_LEAF: median_ns[LEAF] - median_ns[BACKWARD_PLAIN],
+        BACKWARD_SUM: median_ns[LEAF_AGAIN] - median_ns[LEAF],
+        BACKWARD_KINDS["product"]: median_ns[BACKWARD_PRODUCTS] / 2,
+    }
+    return {kind: costs_ns[kind] / (backward_ns if kind.startswith("backward") else plain_ns) for kind in WEIGHED}
+
+
+def reduce_launch_ns(processes: Sequence[SingleTimes]) -> float:
+    """What a further kernel of an op costs: no Python is around it that would make it dearer in a model."""
+    return statistics.mean(
+        (statistics.median(times_ns[FOUR_LAUNCHES]) - statistics.median(times_ns[ONE_LAUNCH])) / 3
+        for times_ns in processes
+    )
 
 
 class Timing(TypedDict):
@@ -200,28 +265,31 @@ _Row = tuple[Mapping[str, float], float]
 """How often a phase is charged for what, and the nanoseconds it took."""
 
 
-def reduce_host(timings: Mapping[str, Timing], weights: Weights) -> dict[str, Any]:
-    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed, and the weights by which it was charged.
+def reduce_host(timings: Mapping[str, Timing], weights: Weights, further_kernel_ns: float) -> dict[str, Any]:
+    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed, the weights by which it was charged, and the
+    cost of a further kernel, of which small models have few.
 
     A phase's usual time is the mean over the processes of each one's median: some are fast and some slow, with little
     between, and the median of a few would be either. Checkpointing's own part of a forward pass is no op's; it is moved
-    to the regions that are run again. The spread is that of the steps of single processes around what costs say that
-    were found from all other models, so it holds both: how far the host strays, and how far costs of some models are
-    from explaining another.
+    to the regions that are run again. The spread is that of single steps around what costs say that were found from all
+    other models, so it holds both: how far the host strays, and how far costs of some models are from explaining
+    another.
     """
     rows: dict[str, list[_Row]] = {}
-    steps: dict[str, tuple[Mapping[str, float], list[float]]] = {}
+    steps: dict[str, tuple[Mapping[str, float], list[int]]] = {}
     for name, timing in timings.items():
         counts = timing["charges"]
         medians = [{part: statistics.median(ns) for part, ns in one.items()} for one in timing["processes_ns"]]
         usual = {part: statistics.mean(one[part] for one in medians) for part in counts}
-        if counts["backward"].get("checkpoint"):
+        if any(counts["backward"].get(region) for region in ("checkpoint", "reentrant")):
             rows[name] = [(_sum(counts, "forward", "backward"), usual["forward"] + usual["backward"])]
         else:
             rows[name] = [(counts[part], usual[part]) for part in ("forward", "backward")]
         rows[name].append((counts["optimizer"], usual["optimizer"]))
-        steps[name] = _sum(counts, *counts), [sum(one.values()) for one in medians]
-    costs = _least_squares([row for found in rows.values() for row in found], dict.fromkeys(KINDS, 0.0), _ROUNDS)
+        single = [step for one in timing["processes_ns"] for step in zip(*(one[part] for part in counts), strict=True)]
+        steps[name] = _sum(counts, *counts), [sum(step) for step in single]
+    start = dict.fromkeys(KINDS, 0.0) | {_KNOWN: further_kernel_ns}
+    costs = _least_squares([row for found in rows.values() for row in found], start, _ROUNDS)
     spread = []
     for name, (whole, found_ns) in steps.items():
         others = [row for other, found in rows.items() if other != name for row in found]
@@ -242,8 +310,8 @@ def _sum(counts: Mapping[str, Mapping[str, float]], *parts: str) -> dict[str, fl
 
 
 def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int) -> dict[str, float]:
-    """Costs that are not negative, with the smallest sum of squared relative errors, one after the other. What no row
-    is charged for stays as it was."""
+    """Costs that are not negative, with the smallest sum of squared relative errors, one after the other. What is
+    known, or no row is charged for, stays as it was."""
     costs = dict(start)
     shares = [{kind: count / time_ns for kind, count in counts.items()} for counts, time_ns in rows]
     rest = [1.0 - sum(costs[kind] * part for kind, part in share.items()) for share in shares]
@@ -251,7 +319,7 @@ def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int
         for kind in KINDS:
             own = [share.get(kind, 0.0) for share in shares]
             weight = sum(share * share for share in own)
-            if weight:
+            if weight and kind != _KNOWN:
                 change = sum(share * left for share, left in zip(own, rest, strict=True)) / weight
                 change = max(change, -costs[kind])
                 costs[kind] += change

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from trainfit.cost import collectives
 from trainfit.cost.classify import ROOFLINE, hidden_copies, is_free, works
 from trainfit.cost.interpolate import Table
+from trainfit.cost.lattice import rising_ns
 from trainfit.cost.network import Network, network_of
 from trainfit.cost.profile import SHIPPED, Measured, Profile, shipped_profile
 from trainfit.cost.reduce import launch_table, overlap_table
-from trainfit.cost.rising import Rising
 from trainfit.cost.work import Work, base_name, peak_tflops
 from trainfit.errors import BadProfile
 from trainfit.gpus.catalogue import Gpu
@@ -137,12 +137,12 @@ def _way(op: Op, measured_on: Gpu, tables: Mapping[str, Measured]) -> tuple[Work
 def _time_ns(op: Op, work: Work, table: Measured, pricing: Pricing) -> float:
     gpu, measured_on = pricing.gpu, pricing.profile.gpu
     if pricing.is_measured:
-        return _measured_ns(work, table, gpu)
+        return _measured_ns(work, table, pricing.profile)
     fill = works(op, gpu.num_sms)[0].fill
-    scaled_ns = work.ideal_ns(gpu, fill) * _smooth_ratio(work, table, measured_on)
+    scaled_ns = work.ideal_ns(gpu, fill) * table.smooth_ratio(work.coordinates)
     if gpu.name == measured_on.name:  # what smoothing alone does: nothing measured bounds it
         return scaled_ns
-    measured_ns = _measured_ns(work, table, measured_on)
+    measured_ns = _measured_ns(work, table, pricing.profile)
     slower = [
         peak_tflops(measured_on, work.flops_dtype) / peak_tflops(gpu, work.flops_dtype),
         measured_on.dram_gb_per_s / gpu.dram_gb_per_s,
@@ -152,21 +152,21 @@ def _time_ns(op: Op, work: Work, table: Measured, pricing: Pricing) -> float:
     return min(max(scaled_ns, measured_ns * min(1.0, *slower)), measured_ns * max(1.0, *slower))
 
 
-def _measured_ns(work: Work, table: Measured, gpu: Gpu) -> float:
+def _measured_ns(work: Work, table: Measured, profile: Profile) -> float:
     """On the GPU that was measured."""
-    if isinstance(table, Rising):
-        return table.time_ns(work.coordinates)
+    known_ns = profile.known_ns.get(work)
+    if known_ns is None:
+        known_ns = profile.known_ns[work] = _looked_up_ns(work, table, profile.gpu)
+    return known_ns
+
+
+def _looked_up_ns(work: Work, table: Measured, gpu: Gpu) -> float:
+    if isinstance(table, Table) and work.family is not None:
+        return rising_ns(work, work.family, table, gpu)
     time_ns = work.ideal_ns(gpu) * table.ratio(work.coordinates)
-    if isinstance(table, Table) and table.times_ns and work.rule != ROOFLINE:
-        return table.bounded(work.coordinates, time_ns)
+    if isinstance(table, Table) and work.num_sizes:
+        return table.bounded(work.coordinates, time_ns, work.num_sizes, work.num_alike)
     return time_ns
-
-
-def _smooth_ratio(work: Work, table: Measured, measured_on: Gpu) -> float:
-    """How far from ideal such ops are, without the steps of one GPU's kernels."""
-    if isinstance(table, Rising):
-        return table.time_ns(work.coordinates) / work.ideal_ns(measured_on)
-    return table.smooth_ratio(work.coordinates)
 
 
 def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
@@ -186,7 +186,7 @@ def _signature(op: Op) -> object:
     arguments = _plain(op.args, inputs), _plain(op.kwargs, inputs)
     results = _plain(op.outputs, outputs)
     makes_nothing = bool(outputs) and outputs <= inputs
-    return op.name, makes_nothing, len(inputs), arguments, results
+    return op.name, op.tf32, makes_nothing, len(inputs), arguments, results
 
 
 def _plain(values: tuple[object, ...], storages: set[int]) -> tuple[object, ...]:

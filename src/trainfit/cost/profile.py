@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -23,18 +23,18 @@ from trainfit.cost.interpolate import Table
 from trainfit.cost.lines import Lines
 from trainfit.cost.measured_collectives import CollectiveTable, parse_collectives
 from trainfit.cost.reduce import Reduced
-from trainfit.cost.rising import Rising
+from trainfit.cost.work import Work
 from trainfit.errors import BadProfile, UnknownGpu
 from trainfit.gpus.catalogue import Gpu, find_gpu
 
-SCHEMA = 5
+SCHEMA = 6
 SHIPPED = ("h200",)
 """GPUs whose measured profile comes with the package; the first one's efficiencies serve for all others."""
 _RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
 _HINT = "write one with 'trainfit calibrate -o my_gpu.json' on that GPU"
 
 
-Measured = Table | Lines | Rising
+Measured = Table | Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,8 @@ class Profile:
     host: HostCosts
     collectives: tuple[CollectiveTable, ...] = ()
     """What was measured among several ranks; empty where there was one."""
+    known_ns: dict[Work, float] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What works were found to take on this GPU: other GPUs' prices start from these."""
 
 
 def profile_json(header: Mapping[str, Any], reduced: Reduced, host: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +114,7 @@ def parse_tables(reduced: Reduced, gpu: Gpu) -> dict[str, Measured]:
     """Tables, lines and what rises, as they stand in a file, by rule."""
     lines: dict[str, Measured] = {rule: Lines.of(points, gpu) for rule, points in reduced.lines.items()}
     tables = {rule: _table(points, reduced.times_ns.get(rule, ())) for rule, points in reduced.tables.items()}
-    return tables | lines | {rule: Rising.of(points) for rule, points in reduced.rising.items()}
+    return tables | lines
 
 
 def _table(points: Any, times_ns: Any) -> Table:

@@ -1,4 +1,4 @@
-"""Rules for ops that move bytes: pointwise, copies, reductions, norms, softmax, losses, lookups, optimizers.
+"""Rules for ops that are larger by their bytes alone: pointwise, copies, pooling, lookups, optimizers.
 
 In: an `Op`. Out: `Work`s, the most special rule first. Bytes are those actually moved (what is broadcast is read once,
 an embedding reads rows); how fast they move depends on the layout, the size and the bytes per element, which are
@@ -8,20 +8,20 @@ coordinates: a kernel that must compute an offset for every element is bound by 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from trainfit.cost.work import (
     Work,
     argument,
     base_name,
+    by_bytes,
     inner_dim,
     is_channels_last,
     item_bytes,
     log,
     tensors_of,
     total_bytes,
-    touched_bytes,
 )
 from trainfit.records import Op, TensorRef
 
@@ -42,7 +42,9 @@ HEAVY = frozenset(
     cos pow erf erfinv softplus softplus_backward hardswish hardswish_backward hardsigmoid hardsigmoid_backward mish
     mish_backward elu elu_backward atan2 native_dropout native_dropout_backward bernoulli rand rand_like randn
     randn_like uniform normal smooth_l1_loss_backward mse_loss_backward binary_cross_entropy_with_logits
-    log_sigmoid_forward log_sigmoid_backward _fused_dropout native_dropout_out exponential tril triu""".split()
+    log_sigmoid_forward log_sigmoid_backward _fused_dropout native_dropout_out exponential tril triu
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
+    _thnn_fused_lstm_cell_backward_impl""".split()
 )
 NEAREST_HEAVY = {
     "log": "exp", "log2": "exp", "log1p": "exp", "expm1": "exp", "erf": "tanh", "softplus": "tanh", "mish": "tanh",
@@ -53,21 +55,6 @@ NEAREST_HEAVY = {
     "log_sigmoid_backward": "sigmoid_backward", "erfinv": "tanh", "exponential": "uniform", "triu": "tril",
 }  # fmt: skip
 """Functions that were not measured, by one of about the same arithmetic that was."""
-REDUCTIONS = frozenset(
-    "sum mean amax amin max min var var_mean std std_mean argmax argmin any all linalg_vector_norm norm prod logsumexp "
-    "mse_loss smooth_l1_loss count_nonzero nansum".split()
-)
-SOFTMAXES = frozenset("_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data".split())
-ROW_NORMS = frozenset("native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward".split())
-IMAGE_NORMS = frozenset(
-    """native_batch_norm native_batch_norm_backward cudnn_batch_norm cudnn_batch_norm_backward native_group_norm
-    native_group_norm_backward _native_batch_norm_legit _batch_norm_with_update batch_norm_backward""".split()
-)
-SAME_IMAGE_NORM = {
-    "_native_batch_norm_legit": "native_batch_norm",
-    "_batch_norm_with_update": "native_batch_norm",
-    "batch_norm_backward": "native_batch_norm_backward",
-}
 POOLS = frozenset(
     """max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward upsample_nearest2d
     upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward _adaptive_avg_pool2d
@@ -88,9 +75,6 @@ SAME_MOVE = {
 }  # fmt: skip
 """Ops that launch the same kernel as another, or one of the same kind."""
 
-_TALL_ROWS, _TALL_MAX_COLUMNS = 64 * 1024, 2048
-"""A norm's weight gradient is summed by other kernels when there are more rows than this and few columns."""
-
 
 def pointwise(op: Op) -> tuple[Work, ...]:
     """Everything a TensorIterator runs element by element, copies and fills included."""
@@ -106,6 +90,8 @@ def pointwise(op: Op) -> tuple[Work, ...]:
         kind, inputs = "fill", []
     elif name in COPIES:
         kind = _cast(inputs, out)
+    elif name == "masked_fill" and not op.name.split(".")[1].endswith("_"):  # a copy, and the mask on that
+        kind = name
     elif name in SIMPLE:  # a few instructions per element: all the same
         kind = "pointwise"
     else:
@@ -118,11 +104,7 @@ def pointwise(op: Op) -> tuple[Work, ...]:
     plain_layout = layout.removesuffix(" mixed")
     layouts = (layout, plain_layout, plain_layout.split()[0], "contiguous")
     rules = [f"{name} {order}" for order in layouts for name in (kind, "pointwise", "copy")]
-    return _by_bytes(rules, coordinates, nbytes)
-
-
-def _by_bytes(rules: Iterable[str], coordinates: tuple[float, ...], nbytes: int, kernels: int = 1) -> tuple[Work, ...]:
-    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels, is_by_bytes=True) for rule in dict.fromkeys(rules))
+    return by_bytes(rules, coordinates, nbytes)
 
 
 def _layout(inputs: list[TensorRef], out: TensorRef) -> str:
@@ -137,6 +119,8 @@ def _layout(inputs: list[TensorRef], out: TensorRef) -> str:
         position = inner - (len(out.shape) - len(tensor.shape))
         if tensor.numel < out.numel or 0 in tensor.stride:
             is_broadcast = True
+            if 0 <= position < len(tensor.stride) and tensor.shape[position] > 1 and tensor.stride[position] > 1:
+                order = "transposed"  # neighbours in the result are not neighbours in what is repeated
         elif tensor.shape != out.shape or _order(tensor) != _order(out) or not _is_dense(tensor):
             is_inner_run = 0 <= position < len(tensor.stride) and tensor.stride[position] == out.stride[inner]
             if order != "transposed":
@@ -193,87 +177,6 @@ def is_contiguous(tensor: TensorRef) -> bool:
     return _is_dense(tensor) and list(_order(tensor)) == dims
 
 
-def reduction(op: Op) -> tuple[Work, ...]:
-    """Sums, means, extremes and norms: along memory (inner) or across it (outer), to many results or few."""
-    (tensor, *others) = op.input_refs()
-    out = op.outputs[0] if op.outputs else tensor
-    kept = max(out.numel, 1)
-    reduced = max(tensor.numel // kept, 1)
-    nbytes = total_bytes([tensor, *others]) + total_bytes(op.outputs)
-    inner = inner_dim(tensor)
-    is_inner = inner is None or _is_reduced(op, tensor, inner)
-    run = 1 if is_inner or inner is None else tensor.shape[inner]
-    direction = "inner" if is_inner else "outer"
-    coordinates = log(reduced, kept, run)
-    name = base_name(op)
-    size = item_bytes(tensor.dtype)
-    names = [name, "mean" if name == "var" else "sum", "sum"]
-    rules = [f"{rule} {direction} {size}" for rule in names] + [f"sum {direction} {other}" for other in (4, 2)]
-    return tuple(Work(rule, coordinates, 0, "", nbytes, rises=True) for rule in dict.fromkeys(rules))
-
-
-def _is_reduced(op: Op, tensor: TensorRef, dim: int) -> bool:
-    out = op.outputs[0] if op.outputs else None
-    if out is None or out.numel <= 1:
-        return True
-    for value in op.args[1:]:
-        if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
-            return not value or dim in {item % len(tensor.shape) for item in value if isinstance(item, int)}
-        if isinstance(value, int) and not isinstance(value, bool):
-            return dim == value % len(tensor.shape)
-    return True
-
-
-def softmax(op: Op) -> tuple[Work, ...]:
-    inputs = list(op.input_refs())
-    tensor = inputs[0]
-    position = 2 if base_name(op).endswith("_backward_data") else 1
-    dim = argument(op, position, "dim", -1)
-    dim = dim % len(tensor.shape) if isinstance(dim, int) and tensor.shape else 0
-    columns = tensor.shape[dim] if tensor.shape else 1
-    rows = tensor.numel // max(columns, 1)
-    # The kernel reads a contiguous tensor; one that lies otherwise is copied first (see hidden_copies).
-    direction = "rows" if prod(tensor.shape[dim + 1 :]) == 1 else "outer"
-    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    size = item_bytes(tensor.dtype)
-    name = base_name(op)
-    rules = [f"{name} {direction} {size}", f"{name} {direction} 4", f"{name} rows {size}"]
-    return tuple(Work(rule, log(rows, columns), 0, "", nbytes) for rule in dict.fromkeys(rules))
-
-
-def row_norm(op: Op) -> tuple[Work, ...]:
-    """Layer and RMS norm: a block of threads per row, and in backward a sum down the columns for the weight."""
-    inputs = list(op.input_refs())
-    tensor = inputs[0]
-    name = base_name(op)
-    normalized = argument(op, 2 if name.endswith("_backward") else 1, "normalized_shape", ())
-    columns = prod(item for item in normalized if isinstance(item, int)) if isinstance(normalized, tuple) else 1
-    rows = tensor.numel // max(columns, 1)
-    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    if name.endswith("_backward") and rows > _TALL_ROWS and columns <= _TALL_MAX_COLUMNS:
-        name += " tall"
-    sizes = (item_bytes(tensor.dtype), 2, 4)
-    return tuple(Work(f"{name} {size}", log(rows, columns), 0, "", nbytes) for size in dict.fromkeys(sizes))
-
-
-def image_norm(op: Op) -> tuple[Work, ...]:
-    """Batch norm by channels and values per channel (a block of threads has one channel), group norm by image."""
-    inputs = list(op.input_refs())
-    tensor = max(inputs, key=lambda candidate: candidate.numel)
-    channels = tensor.shape[1] if len(tensor.shape) > 1 else 1
-    batch = tensor.shape[0] if tensor.shape else 1
-    pixels = tensor.numel // max(channels * batch, 1)
-    name = SAME_IMAGE_NORM.get(base_name(op), base_name(op))
-    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    layout = "nhwc" if is_channels_last(tensor) else "nchw"
-    other = name.replace("cudnn", "native") if "cudnn" in name else name.replace("native_batch", "cudnn_batch")
-    size = item_bytes(tensor.dtype)
-    rules = [f"{name} {layout} {size}", f"{other} {layout} {size}"]
-    rules += [f"{name} {layout} {item}" for item in (2, 4)] + [f"{other} {layout} {item}" for item in (2, 4)]
-    coordinates = log(channels, batch * pixels) if "batch" in name else log(batch, channels, pixels)
-    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
-
-
 def pool(op: Op) -> tuple[Work, ...]:
     """Pooling and resizing; an image that keeps its size is copied."""
     inputs = list(op.input_refs())
@@ -283,11 +186,12 @@ def pool(op: Op) -> tuple[Work, ...]:
     layout = "nhwc" if is_channels_last(big) else "nchw"
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
     name = base_name(op)
-    window = argument(op, 2 if name.endswith("backward") else 1, "kernel_size", (1,))
-    area = (
-        prod(item for item in window if isinstance(item, int)) if "pool2d" in name and isinstance(window, tuple) else 1
-    )
-    return _by_bytes((f"{name} {layout}", f"{name} nchw"), log(nbytes, item_bytes(big.dtype), area), nbytes)
+    if name.startswith("upsample"):  # a gradient is added up from as many pixels
+        area = max(1, big.numel // max(1, min(inputs[0].numel, op.outputs[0].numel)))
+    else:
+        window = argument(op, 2 if name.endswith("backward") else 1, "kernel_size", (1,))
+        area = prod(item for item in window if isinstance(item, int)) if isinstance(window, tuple) else 1
+    return by_bytes((f"{name} {layout}", f"{name} nchw"), log(nbytes, item_bytes(big.dtype), area), nbytes)
 
 
 def move(op: Op) -> tuple[Work, ...]:
@@ -299,12 +203,22 @@ def move(op: Op) -> tuple[Work, ...]:
         return ()
     out = outputs[0]
     kind = SAME_MOVE.get(name, name)
+    if name == "constant_pad_nd" and not any(isinstance(pad, int) and pad > 0 for pad in _integers(op, 1)):
+        inner = replace(inputs[0], shape=out.shape)  # nothing is added: what stays is copied
+        return pointwise(Op("aten.clone.default", op.phase, op.module, (inner,), (), (out,)))
+    passes = 1
     if name in ("index", "index_select", "_unsafe_index", "embedding"):  # reads what it returns, and the index
         nbytes = total_bytes(inputs[1:]) + 2 * total_bytes(outputs)
-    elif kind in ("gather", "scatter", "scatter_add"):  # a thread per element: what is broadcast is read again
-        nbytes = sum(tensor.numel * item_bytes(tensor.dtype) for tensor in (*inputs, *outputs))
+    elif kind in ("gather", "scatter", "scatter_add"):
+        # A thread per element: what is broadcast is read again, from the cache, which is about twice as fast.
+        all_bytes = sum(tensor.numel * item_bytes(tensor.dtype) for tensor in (*inputs, *outputs))
+        nbytes = (all_bytes + total_bytes(inputs) + total_bytes(outputs)) // 2
     elif kind == "slice_backward":  # a fill and a copy
         nbytes = 2 * total_bytes(inputs) + total_bytes(outputs)
+        passes = 2
+    elif kind == "roll":  # one dimension after the other
+        passes = max(len(_integers(op, 1)), 1)
+        nbytes = passes * (total_bytes(inputs) + total_bytes(outputs))
     else:
         nbytes = total_bytes(inputs) + total_bytes(outputs)
     coordinates = log(nbytes, nbytes / max(out.numel, 1))
@@ -313,7 +227,12 @@ def move(op: Op) -> tuple[Work, ...]:
         rules = [_cat_rule(op, inputs, out), "cat inner", "cat strided"]
     elif kind == "index_put":
         rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
-    return _by_bytes(rules, coordinates, nbytes, kernels=2 if kind == "slice_backward" else 1)
+    return by_bytes(rules, coordinates, nbytes, kernels=passes)
+
+
+def _integers(op: Op, position: int) -> tuple[object, ...]:
+    values = op.args[position] if len(op.args) > position else ()
+    return values if isinstance(values, tuple) else ()
 
 
 def _cat_rule(op: Op, inputs: list[TensorRef], out: TensorRef) -> str:
@@ -324,33 +243,12 @@ def _cat_rule(op: Op, inputs: list[TensorRef], out: TensorRef) -> str:
     return "cat outer" if isinstance(position, int) and position % len(out.shape) == 0 else "cat inner"
 
 
-def weight_norm(op: Op) -> tuple[Work, ...]:
-    """A block of threads per length that is normalized: the time is that of the elements behind one length."""
-    tensors = tensors_of(op.args)
-    elements = tensors[0].numel // max(min(tensor.numel for tensor in tensors), 1)
-    return (Work(base_name(op), log(elements), 0, "", elements * item_bytes(tensors[0].dtype)),)
-
-
-def embedding_backward(op: Op) -> tuple[Work, ...]:
-    """Zeroes the table's gradient, sorts the tokens, adds up their rows."""
+def embedding_bag(op: Op) -> tuple[Work, ...]:
+    """Reads a row per index and writes one per bag, as a lookup moves its rows."""
     inputs = list(op.input_refs())
-    gradient, out = inputs[0], op.outputs[0]
-    width = out.shape[-1]
-    tokens = gradient.numel // max(width, 1)
-    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    sizes = dict.fromkeys((item_bytes(gradient.dtype), 2, 4))
-    coordinates = log(tokens, out.shape[0], width)
-    return tuple(Work(f"embedding_dense_backward {size}", coordinates, 0, "", nbytes, rises=True) for size in sizes)
-
-
-def nll_loss(op: Op) -> tuple[Work, ...]:
-    """The forward pass reads one element per row; the backward pass fills the gradient with zeros and one per row."""
-    name = base_name(op)
-    log_probabilities = tensors_of(op.args)[1 if name.endswith("backward") else 0]
-    classes = log_probabilities.shape[-1 if len(log_probabilities.shape) < 3 else 1]
-    rows = log_probabilities.numel // max(classes, 1)
-    nbytes = touched_bytes(log_probabilities) if name.endswith("backward") else 32 * rows
-    return (Work(name, log(rows, classes), 0, "", nbytes),)
+    out, rows = op.outputs[0], inputs[1].numel
+    nbytes = total_bytes(inputs[1:]) + total_bytes(op.outputs) + rows * out.shape[-1] * item_bytes(out.dtype)
+    return by_bytes(["_embedding_bag", "embedding"], log(nbytes, nbytes / max(out.numel, 1)), nbytes)
 
 
 def foreach(op: Op) -> tuple[Work, ...]:
@@ -361,7 +259,8 @@ def foreach(op: Op) -> tuple[Work, ...]:
     if not first:
         return ()
     written = list(op.outputs) or _written(name, lists)
-    nbytes = sum(total_bytes(items) for items in lists) + total_bytes(written)
+    read = dict.fromkeys(tensor for items in lists for tensor in items)  # Adam multiplies gradients by themselves
+    nbytes = total_bytes(read) + total_bytes(written)
     mean_bytes = total_bytes(first) / len(first)
     coordinates = log(nbytes, mean_bytes)
     size = item_bytes(first[0].dtype)
@@ -370,7 +269,7 @@ def foreach(op: Op) -> tuple[Work, ...]:
     sizes = [tensor.numel for tensor in first]
     alike = [items for items in (*lists, op.outputs) if items and items[0].numel == sizes[0]]
     kernels = _multi_tensor_launches(sizes, len(alike)) + (2 if name == "_foreach_norm" else 0)  # joined by two more
-    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels) for rule in dict.fromkeys(rules))
+    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels, num_sizes=2) for rule in dict.fromkeys(rules))
 
 
 _TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)

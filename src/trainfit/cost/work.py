@@ -7,9 +7,9 @@ how many processors it has, so that what one GPU was measured to do can be asked
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from math import log2
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import log2, prod
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.records import Op, TensorRef
@@ -21,6 +21,7 @@ _WRITE_BACK = 0.08
 """What an op much larger than the cache pays beyond its bytes at the memory's rate, as a share: results no longer stay
 in the cache, and what earlier ops left there is written first. Seen on the H200 between 48 and 96 MiB."""
 
+VECTOR_BYTES = 16
 _ITEM_BYTES = {
     "bool": 1,
     "int16": 2,
@@ -48,10 +49,15 @@ class Work:
     """Whether traffic and arithmetic come one after the other, in kernels of their own."""
     is_by_bytes: bool = False
     """Whether the first coordinate is log2 of the bytes, and nothing but more bytes makes such an op larger."""
-    rises: bool = False
-    """Whether every coordinate is log2 of a size that at least keeps the op's time, and at most multiplies it."""
     fill: float = 1.0
     """The share of the processors' time that computes results, where work comes in whole waves of tiles."""
+    num_sizes: int = 0
+    """How many of the coordinates, from the first, are log2 of sizes: more of any takes no less time. None where a
+    library has kernels for larger ones that are much faster."""
+    num_alike: int = 0
+    """How many of the next coordinates must be equal for two works to be compared."""
+    family: Family | None = field(default=None, repr=False, compare=False)
+    """What it would be with other sizes; None where more of a size may take less time."""
 
     def arithmetic_ns(self, gpu: Gpu) -> float:
         """The operations at the datasheet's rate."""
@@ -69,6 +75,55 @@ class Work:
             arithmetic_ns *= self.fill / fill
         busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)
         return self.kernels * LAUNCH_NS + busy_ns
+
+
+def by_bytes(rules: Iterable[str], coordinates: tuple[float, ...], nbytes: int, kernels: int = 1) -> tuple[Work, ...]:
+    """Works of one op, of which nothing but the bytes makes it larger."""
+    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels, is_by_bytes=True) for rule in dict.fromkeys(rules))
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A work as one of those that differ in nothing but sizes."""
+
+    make: Callable[..., Work]
+    sizes: tuple[int, ...]
+    """Its own."""
+    tops: tuple[int, ...]
+    """log2 of the sizes beyond which nothing is measured."""
+
+
+def resizable(make: Callable[..., Work], sizes: tuple[int, ...], tops: tuple[int, ...]) -> Work:
+    """The work of these sizes, which knows what it would be with others; one of nothing does not."""
+    family = Family(make, sizes, tops) if all(sizes) else None
+    return replace(make(*sizes), family=family)
+
+
+def resized(amount: int, sizes: Iterable[int], own: Iterable[int]) -> int:
+    """What is in proportion to the product of the sizes, `amount` for those that are its own."""
+    return amount * prod(sizes) // max(prod(own), 1)
+
+
+Parts = tuple[tuple[float, tuple[int, ...]], ...]
+"""Bytes for each unit of the sizes with these numbers, multiplied."""
+
+
+def parts_of(tensors: Iterable[tuple[TensorRef, tuple[int, ...]]], own: Sequence[int]) -> Parts:
+    """The bytes of the tensors, each in proportion to some of the sizes, which are now `own`."""
+    found: dict[tuple[int, ...], int] = {}
+    for tensor, axes in tensors:
+        found[axes] = found.get(axes, 0) + touched_bytes(tensor)
+    return tuple((nbytes / max(prod(own[i] for i in axes), 1), axes) for axes, nbytes in found.items())
+
+
+def traffic_bytes(parts: Parts, sizes: Sequence[int]) -> int:
+    """The bytes of all parts with these sizes."""
+    total = 0.0
+    for nbytes, axes in parts:
+        for axis in axes:
+            nbytes *= sizes[axis]
+        total += nbytes
+    return round(total)
 
 
 def streaming_ns(nbytes: float, gpu: Gpu) -> float:
@@ -141,6 +196,12 @@ def inner_dim(tensor: TensorRef) -> int | None:
     """The dimension along which neighbours in memory lie; None for a tensor of one element."""
     dims = [dim for dim, size in enumerate(tensor.shape) if size > 1 and tensor.stride[dim] != 0]
     return min(dims, key=lambda dim: tensor.stride[dim]) if dims else None
+
+
+def row_alignment(elements: int, dtype: str) -> int:
+    """The power of two, up to 16 bytes, at which every row of so many elements starts."""
+    nbytes = elements * item_bytes(dtype)
+    return min(nbytes & -nbytes, VECTOR_BYTES) if nbytes else VECTOR_BYTES
 
 
 def is_channels_last(tensor: TensorRef) -> bool:

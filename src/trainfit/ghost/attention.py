@@ -27,7 +27,9 @@ class AttentionCall:
     length_q: int
     length_k: int
     is_grouped: bool
+    is_broadcast: bool  # batches or heads of query, key and value differ, and grouping was not asked for
     has_mask: bool
+    mask_fits: bool  # two or four dimensions, each of the scores' size or 1; true without a mask
     mask_needs_grad: bool
     is_causal: bool
     dropout: float
@@ -39,8 +41,10 @@ class AttentionCall:
 
 def choose_backend(call: AttentionCall, gpu: Gpu, torch_version: tuple[int, int]) -> str:
     """One of "cudnn", "flash", "efficient", "math"."""
+    if call.is_broadcast:  # no fused kernel does that
+        return "math"
     usable = {
-        "cudnn": _cudnn_can(call, gpu) and torch.backends.cuda.cudnn_sdp_enabled(),
+        "cudnn": _cudnn_can(call, gpu, torch_version) and torch.backends.cuda.cudnn_sdp_enabled(),
         "flash": _flash_can(call, gpu) and torch.backends.cuda.flash_sdp_enabled(),
         "efficient": _efficient_can(call, gpu) and torch.backends.cuda.mem_efficient_sdp_enabled(),
     }
@@ -54,7 +58,9 @@ def _is_datacenter(gpu: Gpu) -> bool:
     return gpu.vendor == "nvidia" and gpu.compute_capability[0] in (9, 10)
 
 
-def _cudnn_can(call: AttentionCall, gpu: Gpu) -> bool:
+def _cudnn_can(call: AttentionCall, gpu: Gpu, torch_version: tuple[int, int]) -> bool:
+    if torch_version >= (2, 12) and not (call.dropout * 16).is_integer():  # the resolution of its random numbers
+        return False
     return (
         gpu.compute_capability >= (8, 0)
         and call.dtype in HALF
@@ -62,11 +68,22 @@ def _cudnn_can(call: AttentionCall, gpu: Gpu) -> bool:
         and call.last_stride_one
         and call.head_dim_qk % 8 == 0
         and call.head_dim_v % 8 == 0
-        and max(call.head_dim_qk, call.head_dim_v) <= (256 if _is_datacenter(gpu) else 128)
+        and (max(call.head_dim_qk, call.head_dim_v) <= 128 or _cudnn_can_be_wide(call, gpu, torch_version))
         and call.length_k > 1
+        and call.mask_fits
         and not call.mask_needs_grad
         and not call.deterministic
     )
+
+
+def _cudnn_can_be_wide(call: AttentionCall, gpu: Gpu, torch_version: tuple[int, int]) -> bool:
+    """Head sizes over 128: since torch 2.14 (cuDNN 9.24) Blackwell as Hopper, and for training two pairs only."""
+    sizes = (call.head_dim_qk, call.head_dim_v)
+    if torch_version >= (2, 14):
+        return _is_datacenter(gpu) and (max(sizes) <= 256 if not call.needs_grad else sizes in ((192, 128), (256, 256)))
+    if gpu.compute_capability[0] == 9:
+        return max(sizes) <= 256
+    return _is_datacenter(gpu) and sizes == (192, 128)
 
 
 def _flash_can(call: AttentionCall, gpu: Gpu) -> bool:
@@ -96,6 +113,7 @@ def _efficient_can(call: AttentionCall, gpu: Gpu) -> bool:
         and call.last_stride_one
         and call.head_dim_qk % alignment == 0
         and call.head_dim_v % alignment == 0
+        and call.mask_fits
         and not call.is_grouped
     )
 
@@ -122,7 +140,9 @@ def attend(
         length_q=query.size(-2),
         length_k=key.size(-2),
         is_grouped=enable_gqa and query.dim() == 4 and query.size(-3) != key.size(-3),
+        is_broadcast=_is_broadcast(query, key, value, enable_gqa),
         has_mask=attn_mask is not None,
+        mask_fits=attn_mask is None or _mask_fits(attn_mask, query, key),
         mask_needs_grad=attn_mask is not None and attn_mask.requires_grad,
         is_causal=is_causal,
         dropout=dropout_p,
@@ -151,6 +171,18 @@ def attend(
     return aten._scaled_dot_product_efficient_attention(
         query, key, value, _padded_bias(bias, query, key), needs_grad, dropout_p, is_causal, scale=scale
     )[0]
+
+
+def _is_broadcast(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, enable_gqa: bool) -> bool:
+    compared = 1 if enable_gqa else 2
+    return query.dim() == 4 and not query.shape[:compared] == key.shape[:compared] == value.shape[:compared]
+
+
+def _mask_fits(mask: torch.Tensor, query: torch.Tensor, key: torch.Tensor) -> bool:
+    scores = (*query.shape[:-1], key.size(-2))
+    return mask.dim() in (2, 4) and all(
+        size in (1, whole) for size, whole in zip(reversed(mask.shape), reversed(scores), strict=False)
+    )
 
 
 def _masked_math(

@@ -82,10 +82,13 @@ def autocast_kernels(cache: WeightCastCache) -> dict[str, Callable[..., Any]]:
 
 
 def cudnn_rnn_kernel(cache: WeightCastCache) -> Callable[..., Any]:
-    """cuDNN's RNN wants its weights in one buffer: autocast copies them into a new one (cudnn/AutocastRNN.cpp)."""
+    """cuDNN's RNN wants its weights in one buffer: autocast copies them into a new one (cudnn/AutocastRNN.cpp).
+
+    Whatever type was asked for, it is float16: the op knew autocast before bfloat16 did.
+    """
+    dtype = torch.float16
 
     def run(x: torch.Tensor, weights: list[torch.Tensor], stride0: int, weight_buf: Any, *rest: Any) -> Any:
-        dtype = torch.get_autocast_dtype("cuda")
         with torch_compat.without_autocast_cuda():
             states = [cache.cast(state, dtype) if _is_castable(state) else state for state in rest[:2]]
             x = cache.cast(x, dtype)

@@ -32,12 +32,28 @@ PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default, ate
 COMPARISONS = frozenset({aten.equal.default, aten.allclose.default})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 ResizeListener = Callable[[torch.UntypedStorage], None]
+ReadListener = Callable[[torch.Tensor], None]
+"""Told of tensors whose value the CPU asks for."""
 
 LARGEST_HOST_COPY = 2**20
 """Elements up to which a copy to the host is filled; memory that nobody writes or reads takes no room."""
 
 # C++ autograd nodes whose formula adds tensors; in every other node an add is the engine summing gradients.
 ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
+
+
+# Nodes that write gradients into zeros of their own, in place unless they take those for a tensor subclass.
+WRITING_NODES = frozenset(
+    """IndexBackward0 IndexSelectBackward0 GatherBackward0 CummaxBackward0 CumminBackward0 MaxBackward0 MinBackward0
+    SortBackward0 SortBackward1 TopkBackward0 KthvalueBackward0 MedianBackward1 NanmedianBackward1
+    ModeBackward0""".split()
+)
+WRITTEN_IN_PLACE = {
+    aten.index_put.default: aten.index_put_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+}
 
 
 class GhostMode(torch_compat.DispatchMode):
@@ -47,6 +63,7 @@ class GhostMode(torch_compat.DispatchMode):
         super().__init__()
         self.listener: OpListener | None = None
         self.resize_listener: ResizeListener | None = None
+        self.read_listener: ReadListener | None = None
         self.streams = Streams()
         self._shapes = Shapes()
 
@@ -72,6 +89,8 @@ class GhostMode(torch_compat.DispatchMode):
         elif not _holds_ghost(args) and not _holds_ghost(tuple(kwargs.values())):
             return func(*args, **kwargs)
         if func is aten._local_scalar_dense.default:
+            if self.read_listener is not None:
+                self.read_listener(args[0])
             return answer_scalar(args[0])
         if func in COMPARISONS:
             return _compare(func, args, kwargs)
@@ -87,6 +106,8 @@ class GhostMode(torch_compat.DispatchMode):
             _refuse_mixed_types(args)
         if func is aten.add.Tensor and _is_engine_sum(args, kwargs):
             func, args = aten.add_.Tensor, (args[0].detach(), args[1])
+        elif func in WRITTEN_IN_PLACE and _is_in_writing_node():
+            func, args = WRITTEN_IN_PLACE[func], (args[0].detach(), *args[1:])
         if kwargs.get("generator") is not None:
             kwargs["generator"] = None
         kernel = GHOST_KERNELS.get(func, func)
@@ -234,6 +255,13 @@ def _is_engine_sum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         and torch_compat.is_held_by_engine_alone(total)
         and _is_dense(total)
     )
+
+
+def _is_in_writing_node() -> bool:
+    """Whether the op is part of a formula of the autograd engine's that would write in place (FunctionsManual.cpp)."""
+    if sys._getframe(2).f_code is not torch_compat.ENGINE_CODE or torch.is_grad_enabled():
+        return False
+    return torch_compat.current_autograd_node().name() in WRITING_NODES
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -34,7 +34,8 @@ def trace_step(step: Step, gpu: Gpu, watch: Callable[[nn.Module], None] | None =
     modules = ModuleNames()
     recorder = Recorder(modules)
     with garbage_collection_off(), ghost_gpu(gpu) as mode, ranks_of_step(step):
-        mode.listener, mode.resize_listener, recorder.streams = recorder, recorder.resize, mode.streams
+        mode.listener, mode.resize_listener, mode.read_listener = recorder, recorder.resize, recorder.read_back
+        recorder.streams = mode.streams
         program = Program(step, recorder, watch)
         with modules.watching(program.model):
             program.run()
@@ -49,7 +50,7 @@ def trace_step(step: Step, gpu: Gpu, watch: Callable[[nn.Module], None] | None =
             first_step=program.first_step(),
             steady_step=program.steady_step(),
         )
-        mode.listener = mode.resize_listener = None
+        mode.listener = mode.resize_listener = mode.read_listener = None
     return trace
 
 

@@ -91,12 +91,19 @@ class Recorder:
         plain_kwargs = tuple([(key, self._plain(value)) for key, value in kwargs.items()])
         outputs: list[TensorRef] = []
         self._find_outputs(result, outputs)
-        self._add(str(func), phase, plain_args, plain_kwargs, tuple(outputs), kwargs.get("ranks"))
+        tf32 = torch_compat.is_rounded_product(func, args)
+        self._add(str(func), phase, plain_args, plain_kwargs, tuple(outputs), kwargs.get("ranks"), tf32)
 
     def allocate(self, tensor: torch.Tensor) -> None:
         """What was made while the recorder was paused is allocated now, by an op of its own."""
         self.storage_of(tensor)
         self._add("aten.empty.memory_format", self.phase, (), (), (), None)
+
+    def read_back(self, tensor: torch.Tensor) -> None:
+        """The CPU waits for a value. Those read in a pass are left out: its ops are those of its blocks' programs,
+        which read nothing."""
+        if self.phase is Phase.OPTIMIZER and not self._is_paused:
+            self._add("aten._local_scalar_dense.default", self.phase, (self._ref(tensor),), (), (), None)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """A storage was emptied, which frees its memory, or filled again; written down as an op of its own."""
@@ -125,11 +132,12 @@ class Recorder:
         kwargs: tuple[tuple[str, object], ...],
         outputs: tuple[TensorRef, ...],
         ranks: tuple[int, ...] | None,
+        tf32: bool = False,
     ) -> None:
         number = len(self.ops)
         stream, waits = self.streams.issue(number, ranks)
         back = tuple(number - waited for waited in waits)
-        self.ops.append(Op(name, phase, self._modules.current(phase), args, kwargs, outputs, stream, back))
+        self.ops.append(Op(name, phase, self._modules.current(phase), args, kwargs, outputs, stream, back, tf32))
 
     def _appear(self, storage: torch.UntypedStorage, address: int) -> int:
         number = len(self.storage_bytes)

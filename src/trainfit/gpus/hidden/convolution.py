@@ -71,6 +71,8 @@ class _Convolution:
             _as_image(self.weight.shape),
             _as_image(y),
             _as_image_setting(self.stride, 1),
+            _as_image_setting(self.padding, 0),
+            _as_image_setting(self.dilation, 1),
         )
         plan = None if self._is_untold(problem) else cudnn_library.first_plan(self._described(problem), kind, gpu)
         if plan is not None:
@@ -89,8 +91,8 @@ class _Convolution:
             problem.weight,
             problem.y,
             problem.stride,
-            _as_image_setting(self.padding, 0),
-            _as_image_setting(self.dilation, 1),
+            problem.padding,
+            problem.dilation,
             self.x.dtype,
             problem.channels_last,
         )

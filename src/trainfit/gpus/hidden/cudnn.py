@@ -2,12 +2,12 @@
 
 In: a `Problem`, one pass of one convolution as cuDNN sees it. Out: `workspace_bytes`. Two steps:
 * Which form a workspace has depends on the engine that cuDNN's heuristics put first (torch runs that one:
-  Conv_v8.cpp). The heuristics are a model inside the library; `cudnn_plans.npz` has five decision trees per pass and
+  Conv_v8.cpp). The heuristics are a model inside the library; `cudnn_plans.npz` has three decision trees per pass and
   precision that imitate them, of which the middle counts. They were fitted to what cuDNN 9.19 itself proposes for an
-  H200 (benchmarks/probe_convolutions.py; fit_convolutions.py): 587,000 passes of random convolutions and of those of
-  public architectures, with batch, precision and layout drawn, asked without a GPU, and 305,000 products, asked on one.
-  The file's "accuracy" has the shares of unseen shapes that come out right; the measured models' own convolutions are
-  among the unseen. Other GPUs are taken to choose alike.
+  H200 (benchmarks/probe_convolutions.py; fit_convolutions.py): 2.5 million passes of random convolutions and of those
+  of public architectures, with batch, precision and layout drawn, asked without a GPU, and 1.1 million products, asked
+  on one. The file's "accuracy" has the shares of unseen shapes that come out right; the measured models' own
+  convolutions are among the unseen. Other GPUs are taken to choose alike.
 * How large a form is follows from the shapes, by the formulas below. Kernels read channels-last, so operands in the
   usual layout are copied; channels are padded to 16 bytes. Products are cut into tiles; where the last wave of tiles
   does not fill the GPU, its tiles are cut along the sum, and the partial tiles are kept in fp32.
@@ -19,7 +19,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
@@ -34,18 +34,19 @@ _VECTOR_BYTES = 16
 _BLOCKS_BY_CLUSTER = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120, 16: 112}
 _H200_SMS = 132
 PLAN_BYTES = 175  # what a plan takes besides its copies and sums, give or take 16; mostly within one unit of 512 bytes
-# fp32: (steps of 32 summands, into how many parts such a sum is cut at most) by whether there is one wave
-_MOST_SPLITS: dict[bool, tuple[tuple[int, int], ...]] = {
-    True: ((256, 16), (150, 8), (64, 4), (33, 2)),
-    False: ((24, 4), (14, 2)),
-}
-_STEPS_OF_LONG_SUMS, _STEPS_PER_SPLIT = 300, 33
-_STEPS_PER_SPLIT_OF_WAVES = ((64, 4), (50, 5), (40, 6))  # more than one wave: (steps, fewest in a part)
-# Halves: parts are added in pairs. A round of that costs as much as so many steps, times the root of a tile's numbers.
-_STEPS_PER_ROUND = {"bfloat16": 12_672, "float16": 1_750}
-_ROUNDS_OF_WAVES = ((5.0, _H200_SMS), (3.4, 8), (2.1, 4), (1.05, 2))  # (rounds that the steps are worth, most parts)
-_STEPS_PER_SPLIT_OF_HALVES, _MOST_CHOSEN_SPLITS = 35, 8
-COPIES = ("", "padded", "padded in fp32", "all", "x and y", "x and w", "y and w")
+# How sums are cut into parts, which are added in pairs (44,700 plans of the probe, 98% of them exact). Sums advance in
+# steps; a round of adding costs as much as so many steps for a tile of 64 x 64, less for larger ones, and half of that
+# where more than one wave runs. Then no part is shorter than four steps; in a single wave one of many parts is longer.
+_STEP_BYTES = 128
+_STEPS_PER_ROUND = {"float32": 24.7, "bfloat16": 99.5, "float16": 13.0}
+_SMALLEST_TILE, _LESS_PER_DOUBLING = 64 * 64, 0.4
+_SHARE_AMONG_WAVES, _MOST_ROUNDS_AMONG_WAVES, _FEWEST_STEPS_AMONG_WAVES = 0.47, 3.2, 4
+_CHOSEN_SPLITS, _SUMMANDS_OF_MANY_PARTS = (1, 2, 4, 8), 1024
+# Groups of up to so many channels are computed at once, with channels padded to a power of two, wider ones singly.
+_WIDEST_FUSED_GROUP = 256
+# An input gradient with a stride is as many convolutions as the stride has phases, with kernels of one size.
+_PADDED = ("padded", "padded in fp32", "grouped", "phases")
+COPIES = ("", *_PADDED, "all", "x and y", "x and w", "y and w")
 
 # Engines of compute capability 9.0 whose blocks share tiles, and their knobs: the tile's number, blocks of a cluster
 # along its rows and columns, and whether nothing is shared.
@@ -74,6 +75,8 @@ class Problem:
     weight: tuple[int, ...]
     y: tuple[int, ...]
     stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
 
     @property
     def item_bytes(self) -> int:
@@ -84,8 +87,17 @@ class Problem:
         return self.x[1] // self.weight[1]
 
     @property
+    def widest_group(self) -> int:
+        return max(self.x[1], self.weight[0]) // self.groups
+
+    @property
     def kernel_pixels(self) -> int:
         return product(self.weight[2:])
+
+    @property
+    def pixels_of_phases(self) -> int:
+        settings = zip(self.weight[2:], self.stride, self.padding, strict=True)
+        return product(tuple(stride * ceil_div(size + padding, stride) for size, stride, padding in settings))
 
     def product_sizes(self) -> tuple[int, int, int]:
         """Rows, columns and summands of the pass as a product of matrices."""
@@ -97,48 +109,33 @@ class Problem:
         return self.weight[0], self.weight[1] * self.kernel_pixels, num_outputs
 
     def features(self) -> tuple[int, ...]:
-        """What the trees ask about."""
-        unit = _VECTOR_BYTES // self.item_bytes
-        rows, columns, depth = self.product_sizes()
-        in_pixels, out_pixels = product(self.x[2:]), product(self.y[2:])
-        tiles = ceil_div(rows, 128) * ceil_div(columns, 128)
+        """What the trees ask about; those that told cuDNN's choices apart best, with others they learned worse."""
+        x_pixels, y_pixels = self.x[0] * product(self.x[2:]), self.x[0] * product(self.y[2:])
+        in_channels, out_channels = self.weight[1], self.weight[0] // self.groups  # of a group
+        depth = self.kernel_pixels * (out_channels if self.kind == "input gradient" else in_channels)
         return (
             self.x[0],
             self.x[1],
             self.weight[0],
-            self.weight[1],
+            out_channels,
             self.groups,
-            self.kernel_pixels,
-            self.weight[-1],
-            self.stride[-1],
             self.x[2],
             self.x[-1],
-            self.y[-1],
-            in_pixels,
-            out_pixels,
-            self.x[0] * out_pixels,
-            rows,
-            columns,
-            depth,
-            tiles,
-            tiles % _H200_SMS,
-            rows * columns // 1024 * depth // 1024,
-            int(self.channels_last),
+            self.weight[2],
+            self.weight[-1],
+            self.kernel_pixels,
+            self.stride[-1],
+            self.padding[0],
+            self.dilation[-1],
             len(self.x),
-            _largest_power_of_two(self.x[1], 16),
-            _largest_power_of_two(self.weight[0], 16),
-            _largest_power_of_two(in_pixels, 16),
-            _largest_power_of_two(out_pixels, 16),
-            round_up(self.x[1], unit) - self.x[1],
-            self.x[2] * 2 - self.y[2] * self.stride[0] * 2,
-            product(self.x) * self.item_bytes // 2**16,
-            product(self.y) * self.item_bytes // 2**16,
-            product(self.weight) * self.item_bytes // 2**12,
+            int(self.channels_last),
+            x_pixels if self.kind == "output" else y_pixels,
+            y_pixels % 64,
+            in_channels % 64,
+            out_channels % 64,
+            depth,
+            depth % 64,
         )
-
-
-def _largest_power_of_two(value: int, limit: int) -> int:
-    return min(value & -value, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,11 +181,14 @@ class Form:
 
 def _padded_channels(problem: Problem, copies: str) -> tuple[int, int]:
     """Channels of x and y in the copies; fp32 inputs are padded only if the copies say so."""
-    in_channels, out_channels = problem.x[1], problem.weight[0]
-    if not copies.startswith("padded"):
+    in_channels, out_channels, groups = problem.x[1], problem.weight[0], problem.groups
+    if copies not in _PADDED:
         return in_channels, out_channels
-    unit, groups = _VECTOR_BYTES // problem.item_bytes, problem.groups
-    pads_in = problem.item_bytes == 2 or copies == "padded in fp32"
+    unit = _VECTOR_BYTES // problem.item_bytes
+    if copies == "grouped" and problem.widest_group <= _WIDEST_FUSED_GROUP:
+        padded = groups * max(unit, 1 << (problem.widest_group - 1).bit_length())
+        return padded, padded
+    pads_in = problem.item_bytes == 2 or copies != "padded"
     padded_in = groups * round_up(in_channels // groups, unit) if pads_in else in_channels
     return padded_in, groups * round_up(out_channels // groups, unit)
 
@@ -196,48 +196,70 @@ def _padded_channels(problem: Problem, copies: str) -> tuple[int, int]:
 def _copies_bytes(problem: Problem, copies: str) -> int:
     size, unit = problem.item_bytes, _VECTOR_BYTES // problem.item_bytes
     x, weight, y = (size * product(shape) for shape in (problem.x, problem.weight, problem.y))
-    if not copies.startswith("padded"):
+    if copies not in _PADDED:
         return {"": 0, "all": x + weight + y, "x and y": x + y, "x and w": x + weight, "y and w": y + weight}[copies]
     in_channels, out_channels = problem.x[1], problem.weight[0]
     padded_in, padded_out = _padded_channels(problem, copies)
-    copies_in = not problem.channels_last or in_channels // problem.groups % unit != 0
-    copies_out = not problem.channels_last or padded_out != out_channels
+    is_taken_apart = copies == "phases" or (copies == "grouped" and problem.widest_group > _WIDEST_FUSED_GROUP)
+    # Images of one pixel are the same in both layouts.
+    copies_in = (not problem.channels_last and product(problem.x[2:]) > 1) or in_channels // problem.groups % unit != 0
+    copies_out = not problem.channels_last and product(problem.y[2:]) > 1
     total = 0
-    if copies_in:
+    if copies_in or padded_in != in_channels or is_taken_apart:
         total += x // in_channels * padded_in
-    if copies_out:
+    if copies_out or padded_out != out_channels or is_taken_apart:
         total += y // out_channels * padded_out
-    is_same_layout = problem.kernel_pixels == 1 and (padded_in, padded_out) == (in_channels, out_channels)
-    if (copies_in or copies_out) and not is_same_layout:
-        total += size * problem.kernel_pixels * padded_in * padded_out // problem.groups
+    is_padded = (padded_in, padded_out) != (in_channels, out_channels)
+    changes_layout = problem.kernel_pixels > 1 and not (problem.channels_last and is_taken_apart)
+    if is_padded or copies == "phases" or (total and changes_layout):
+        pixels = problem.pixels_of_phases if copies == "phases" else problem.kernel_pixels
+        total += size * pixels * padded_in * padded_out // problem.groups
     return total
 
 
 def _partial_tiles_bytes(problem: Problem, tile: tuple[int, int, int, int], num_sms: int) -> int:
+    """Of all groups: narrow ones are tiles of one product, and share one where it has room; wide ones are products."""
+    groups = problem.groups
+    if groups == 1:
+        return _partial_tiles_of_products_bytes(problem, 1, tile, num_sms)
+    padded_in, padded_out = (padded // groups for padded in _padded_channels(problem, "grouped"))
+    group = replace(
+        problem,
+        x=(problem.x[0], padded_in, *problem.x[2:]),
+        weight=(padded_out, padded_in, *problem.weight[2:]),
+        y=(problem.y[0], padded_out, *problem.y[2:]),
+    )
+    if problem.widest_group > _WIDEST_FUSED_GROUP:
+        return groups * _partial_tiles_of_products_bytes(group, 1, tile, num_sms)
+    return _partial_tiles_of_products_bytes(group, ceil_div(groups, max(1, tile[1] // padded_in)), tile, num_sms)
+
+
+def _partial_tiles_of_products_bytes(
+    problem: Problem, num_products: int, tile: tuple[int, int, int, int], num_sms: int
+) -> int:
     """fp32 partial sums of the tiles of the last wave, which as many blocks share as there are."""
     tile_rows, tile_columns, down, across = tile
     rows, columns, depth = problem.product_sizes()
     num_columns = ceil_div(columns, tile_columns)
     if problem.kind == "weight gradient":  # a tile lies within one pixel of the kernel
         num_columns = ceil_div(problem.weight[1], tile_columns) * problem.kernel_pixels
-    num_tiles = round_up(ceil_div(rows, tile_rows), down) * round_up(num_columns, across)
-    cluster = down * across
-    num_blocks = _BLOCKS_BY_CLUSTER.get(cluster, 112) * num_sms // _H200_SMS
+    num_tiles = num_products * round_up(ceil_div(rows, tile_rows), down) * round_up(num_columns, across)
+    num_blocks = _BLOCKS_BY_CLUSTER.get(down * across, 112) * num_sms // _H200_SMS
     last_wave = num_tiles if num_tiles < num_blocks else num_tiles % num_blocks
     if last_wave == 0:
         return 0
-    is_one_wave = num_tiles < num_blocks
-    num_steps = ceil_div(depth, 32)
+    summands_per_step = _STEP_BYTES // problem.item_bytes
+    num_steps = ceil_div(depth, summands_per_step)
     if problem.kind != "weight gradient":
-        num_steps = ceil_div(depth // problem.kernel_pixels, 32) * problem.kernel_pixels
+        num_steps = ceil_div(depth // problem.kernel_pixels, summands_per_step) * problem.kernel_pixels
+    doublings = math.log2(tile_rows * tile_columns / _SMALLEST_TILE)
+    steps_per_round = _STEPS_PER_ROUND[problem.dtype] / (1 + _LESS_PER_DOUBLING * doublings)
     room = num_blocks // last_wave
-    if problem.item_bytes == 2:
-        steps_per_round = _STEPS_PER_ROUND[problem.dtype] / math.sqrt(tile_rows * tile_columns)
-        num_splits = _splits_of_halves(room, num_steps, steps_per_round, is_one_wave)
+    if num_tiles < num_blocks:
+        fewest_steps = _SUMMANDS_OF_MANY_PARTS // summands_per_step + 1
+        num_splits = _splits_of_one_wave(room, num_steps, fewest_steps, steps_per_round)
     else:
-        num_splits = min(room, _most_splits(num_steps, is_one_wave))
-    if num_splits > 1 and not is_one_wave:
-        num_splits = ceil_div(num_steps, ceil_div(num_steps, num_splits))  # parts are equal, but for the last
+        num_splits = _splits_among_waves(room, num_steps, steps_per_round * _SHARE_AMONG_WAVES)
     if num_splits <= 1:
         return 0
     return last_wave * (4 * tile_rows * tile_columns * num_splits + 4 * _num_pairs(num_splits))
@@ -252,26 +274,23 @@ def _num_pairs(num_splits: int) -> int:
     return pairs
 
 
-def _splits_of_halves(room: int, num_steps: int, steps_per_round: float, is_one_wave: bool) -> int:
-    """Into how many parts sums are cut, if up to `room` blocks may share one (12,700 plans of the probe, 97% exact)."""
-    if not is_one_wave:
-        most = (most for rounds, most in _ROUNDS_OF_WAVES if num_steps >= rounds * steps_per_round)
-        return min(room, next(most, 1))
-    if room > _MOST_CHOSEN_SPLITS:
-        return min(room, round(num_steps / _STEPS_PER_SPLIT_OF_HALVES)) if num_steps >= _STEPS_OF_LONG_SUMS else 1
-    rounds = {splits: (splits - 1).bit_length() for splits in (1, 2, 4, 8, room) if splits <= room}
+def _splits_of_one_wave(room: int, num_steps: int, fewest_steps: int, steps_per_round: float) -> int:
+    """Into how many parts sums are cut, if up to `room` blocks may share one."""
+    many = min(room, num_steps // fewest_steps)
+    if many > _CHOSEN_SPLITS[-1]:
+        return many
+    rounds = {splits: (splits - 1).bit_length() for splits in (*_CHOSEN_SPLITS, room) if splits <= room}
+    rounds = {splits: number for splits, number in rounds.items() if splits <= _CHOSEN_SPLITS[-1]}
     return min(rounds, key=lambda splits: num_steps / splits + steps_per_round * rounds[splits])
 
 
-def _most_splits(num_steps: int, is_one_wave: bool) -> int:
-    """Short sums of fp32 are not worth cutting much (14,100 plans of the probe, 94% of them exact)."""
-    if is_one_wave and num_steps >= _STEPS_OF_LONG_SUMS:
-        return num_steps // _STEPS_PER_SPLIT
-    if not is_one_wave:
-        for steps, fewest in _STEPS_PER_SPLIT_OF_WAVES:
-            if num_steps >= steps:
-                return ceil_div(num_steps, fewest)
-    return next((most for steps, most in _MOST_SPLITS[is_one_wave] if num_steps >= steps), 0)
+def _splits_among_waves(room: int, num_steps: int, steps_per_round: float) -> int:
+    """The same for the last of several waves."""
+    most = min(room, max(1, num_steps // _FEWEST_STEPS_AMONG_WAVES))
+    rounds = {splits: min(math.log2(splits), _MOST_ROUNDS_AMONG_WAVES) for splits in (*_CHOSEN_SPLITS, most)}
+    chosen = (splits for splits in rounds if splits <= room)
+    best = min(chosen, key=lambda splits: (num_steps / splits + steps_per_round * rounds[splits], splits))
+    return ceil_div(num_steps, ceil_div(num_steps, best))  # parts are equal, but for the last
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +376,11 @@ def _depthwise_bytes(problem: Problem) -> int:
     return 8 * 4 * problem.x[0] * problem.kernel_pixels * round_up(problem.x[1], 32)
 
 
+def shared_copies(problem: Problem) -> str:
+    """What engines copy whose blocks share tiles."""
+    return "padded in fp32" if problem.groups == 1 else "grouped"
+
+
 def planned_bytes(problem: Problem, plan: Plan, gpu: Gpu) -> int:
     """The workspace of a plan that cuDNN made without a GPU.
 
@@ -367,5 +391,5 @@ def planned_bytes(problem: Problem, plan: Plan, gpu: Gpu) -> int:
     tile = TILES.get(knobs.get(_TILE_KNOB, -1))
     if not is_sharing or knobs[_ALONE_KNOB] or tile is None:
         return plan.workspace_bytes
-    shared = Form("padded in fp32", (*tile, knobs[_CLUSTER_ROWS_KNOB], knobs[_CLUSTER_COLUMNS_KNOB]))
+    shared = Form(shared_copies(problem), (*tile, knobs[_CLUSTER_ROWS_KNOB], knobs[_CLUSTER_COLUMNS_KNOB]))
     return shared.workspace_bytes(problem, gpu.num_sms)

@@ -7,7 +7,7 @@ The library is that of torch's CUDA builds (package nvidia.cudnn, 9.8 and later,
 JSON). Only descriptors are made: no driver is asked, nothing runs. On a machine without a GPU cuBLASLt's and the FFT's
 engines say that they are not supported; apart from them engine and knobs were those of the GPU's own handle for all
 1,881 passes that were compared (H200, cuDNN 9.19, benchmarks/probe_convolutions.py, which asks a GPU's own handle by
-the same `plans`). Other GPUs were not compared.
+the same `proposed_plan`). Other GPUs were not compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import ctypes
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.util import find_spec
@@ -41,7 +41,7 @@ _OPERATIONS: dict[Pass, tuple[int, tuple[int, ...]]] = {
 _INSTANT, _FALLBACK = 0, 2
 _DOWN_CONVERTS_INPUTS = 1
 _ALIGNMENT_BYTES = 16
-_MOST_CONFIGS, _MOST_KNOBS, _MOST_NOTES = 100, 50, 10
+_FEW_CONFIGS, _MOST_CONFIGS, _MOST_KNOBS, _MOST_NOTES = 4, 100, 50, 10  # a few are read in less than half the time
 _C_TYPES: dict[int, Any] = {
     **dict.fromkeys((_DATA_TYPE, _CONVOLUTION_MODE, _HEURISTIC_MODE, _KNOB_TYPE, _NOTE), ctypes.c_int),
     _INT64: ctypes.c_int64,
@@ -106,7 +106,7 @@ def first_plan(convolution: Convolution, kind: Pass, gpu: Gpu) -> Plan | None:
     if target is None:
         return None
     try:
-        return next(plans(loaded, convolution, kind, target), None)
+        return proposed_plan(loaded, convolution, kind, target)
     except CudnnError:  # a convolution that cuDNN does not know, as one of an empty batch
         return None
 
@@ -130,8 +130,8 @@ def described_target(gpu: Gpu) -> Target | None:
     return Target((), ((204, _DESCRIPTOR, [device]),), ((407, _DESCRIPTOR, [device]),))
 
 
-def plans(loaded: Any, convolution: Convolution, kind: Pass, target: Target) -> Iterator[Plan]:
-    """Those that can be built, in cuDNN's order: the heuristics' list, or the fallbacks if it has none."""
+def proposed_plan(loaded: Any, convolution: Convolution, kind: Pass, target: Target) -> Plan | None:
+    """The first that can be built of the heuristics' list, or of the fallbacks if that has none."""
     with Descriptors(loaded) as made:
         graph = _graph(made, convolution, kind, target)
         for mode in (_INSTANT, _FALLBACK):
@@ -141,14 +141,12 @@ def plans(loaded: Any, convolution: Convolution, kind: Pass, target: Target) -> 
                 *target.heuristics,
             )
             heuristics = made.finalized(_HEURISTICS, *asked)
-            has_any = False
-            for config in made.descriptors_of(heuristics, 202, _ENGINE_CONFIG, _MOST_CONFIGS):
-                plan = _plan(made, config, target, convolution.dtype)
-                if plan is not None:
-                    has_any = True
-                    yield plan
-            if has_any:
-                return
+            for most in (_FEW_CONFIGS, _MOST_CONFIGS):
+                configs = made.descriptors_of(heuristics, 202, _ENGINE_CONFIG, most)
+                built = (_plan(made, config, target, convolution.dtype) for config in configs)
+                if (plan := next(filter(None, built), None)) is not None:
+                    return plan
+    return None
 
 
 class Descriptors:

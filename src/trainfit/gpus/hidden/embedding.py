@@ -1,4 +1,4 @@
-"""Embedding: the sorted indices and partial sums of the backward pass (EmbeddingBackwardKernel.cu).
+"""Embedding: the sorted indices and partial sums of the backward pass (EmbeddingBackwardKernel.cu), bags too.
 
 N tokens, a table of V rows of D columns. Few tokens are added one by one; beyond 3072 the indices are sorted, runs of
 equal indices are cut into parts of 10 rows, and the parts are summed in fp32 before they are added up.
@@ -18,12 +18,13 @@ from trainfit.gpus.hidden.tensors import (
     integers,
     tensor_argument,
 )
-from trainfit.records import OUTPUT, Op
+from trainfit.records import LAST_OUTPUT, OUTPUT, Op
 
 _UNSORTED_TOKENS = 3072
 _ROWS_PER_PART = 10
 _BLOCKS_PER_SM = 4
 _MANY_PARTS = 4
+_MAX_MODE = 2
 _UNIQUE_BYTES = 1279  # cub's storage for finding runs of equal indices and for scans; 1 KiB more for very many tokens
 
 
@@ -40,6 +41,25 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     copies = copy_unless_contiguous(gradient) + copy_unless_contiguous(indices)
     if num_tokens <= _UNSORTED_TOKENS and not argument(op, 4, "scale_grad_by_freq", False):
         return (*copies, OUTPUT) if copies else ()
+    return copies + _sorted_sums(num_tokens, num_rows, width, gradient.dtype, gpu)
+
+
+def _bag(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """The sizes of the bags and the bag of each index come before the sums (EmbeddingBag.cu)."""
+    return (LAST_OUTPUT, LAST_OUTPUT, OUTPUT)
+
+
+def _bag_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """However few, the indices of sums and means are sorted."""
+    gradient, indices = tensor_argument(op, 0), tensor_argument(op, 1)
+    num_rows, width = integers(op.args[6])[0], gradient.shape[-1]
+    copies = copy_unless_contiguous(gradient)
+    if argument(op, 8, "mode", 0) == _MAX_MODE:
+        return (*copies, OUTPUT) if copies else ()
+    return (*copies, *_sorted_sums(indices.numel, num_rows, width, gradient.dtype, gpu))
+
+
+def _sorted_sums(num_tokens: int, num_rows: int, width: int, dtype: str, gpu: Gpu) -> tuple[int, ...]:
     tokens_bytes = 8 * num_tokens
     sorting = (tokens_bytes, radix_sort_bytes(num_tokens, 64))
     segments = min(num_tokens, num_rows)
@@ -49,11 +69,11 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     starts = (tokens_bytes, 8, *unique, *freed(unique), *offsets, 8, 8 * parts)
     if _is_summed_in_place(parts, segments, gpu):
         sums: tuple[int, ...] = (8 * parts,)
-        if gradient.dtype in HALVES:
+        if dtype in HALVES:
             sums += (4 * num_rows * width,)
     else:
         sums = (4 * parts * width,)
-    return (*copies, tokens_bytes, tokens_bytes, *sorting, *freed(sorting), OUTPUT, *starts, *sums)
+    return (tokens_bytes, tokens_bytes, *sorting, *freed(sorting), OUTPUT, *starts, *sums)
 
 
 def _is_summed_in_place(parts: int, segments: int, gpu: Gpu) -> bool:
@@ -64,4 +84,6 @@ def _is_summed_in_place(parts: int, segments: int, gpu: Gpu) -> bool:
 RULES: dict[str, Rule] = {
     "aten.embedding.default": _forward,
     "aten.embedding_dense_backward.default": _backward,
+    "aten._embedding_bag.default": _bag,
+    "aten._embedding_bag_backward.default": _bag_backward,
 }

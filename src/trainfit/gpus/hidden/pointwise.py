@@ -127,9 +127,17 @@ def _index_put(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (*output, *linear, *copy_unless_contiguous(values), *order, radix_sort_bytes(num_items, num_bits))
 
 
+_SMALL_SORT = 4096
+
+
 def _sort(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Rows of up to 4096 are sorted in place beside an index buffer (Sort.cpp); longer ones were not measured."""
-    return (8 * tensor_argument(op, 0).numel,)
+    """Rows of up to 4096 are sorted in place beside an index buffer (Sort.cpp); one long row of 8-byte numbers by cub's
+    radix sort. Several long rows, and long ones of other types, were not measured."""
+    tensor = tensor_argument(op, 0)
+    indices = (8 * tensor.numel,)
+    if tensor.numel > _SMALL_SORT and len(tensor.shape) == 1 and nbytes(tensor) == 8 * tensor.numel:
+        return (*indices, radix_sort_bytes(tensor.numel, 64))
+    return indices
 
 
 def _grouped_mm(op: Op, gpu: Gpu) -> tuple[int, ...]:

@@ -1,0 +1,272 @@
+"""Steps that wait for the CPU, and what `trainfit calibrate` times of the host, on one machine and in turns.
+
+    python benchmarks/measure_host.py --out OUT --for-s 400      # OUT/steps.jsonl, OUT/host.partial, OUT/cores.jsonl
+    python benchmarks/measure_host.py --out OUT --for-s 60 --device cpu --tiny gemma llama_clip:plain    # tries it out
+
+A host changes its speed within seconds and from process to process, so what is compared must be spread over the same
+time: round after round, every case runs in a process of its own, `WIDTH` of them at a time, and in every other batch
+one more does the host's part of a calibration. They start together, and when all are ready each is told in turn to time
+`TIMED` steps; nothing else runs meanwhile. Rows have every step's time, and what a fixed loop in Python took after it.
+Batches are begun as long as one more is likely to end within `--for-s` seconds. steps.jsonl is what predict_time.py
+reads as `--timed`, host.partial has lines as the partial file of `trainfit calibrate` has them.
+
+Processes are forked from one that has imported everything and touched neither CUDA nor autograd. Before it does
+anything else, each collects garbage, which writes to every object: its memory is its own from then on. Twelve cases in
+pairs, five turns each, took 0.98 (+- 0.02) of the time that they took in processes that were not forked.
+"""
+
+from __future__ import annotations
+
+import os
+
+# CUDA must not start in the parent of forked processes.
+os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+
+import argparse
+import contextlib
+import gc
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from loop import training_step
+from measure_memory import step_ms
+from measure_time import jobs_of
+from trainfit.calibrate.host import time_models
+from trainfit.calibrate.models import small_models
+from trainfit.calibrate.single_ops import time_single_ops
+from zoo import select
+
+CASES = (
+    "qwen3", "qwen2_amp", "llama_adafactor", "gru_fp32", "gru_bf16", "lstm_amp", "wav2vec2", "llama_lora",
+    "llama_fused", "llama_for_loop", "t5_amp", "t5_bf16", "roberta_padded", "llama_clip", "llama_accumulate",
+    "mixtral", "bart", "vit_large", "whisper_small", "clip", "swin_base", "nanogpt_reentrant_amp", "gemma",
+    "convnext_amp", "neox_dropout", "opt_fp16amp", "mistral_padded", "deberta", "segformer", "gpt2_fused",
+    "gpt2_fp16amp_clip", "nanogpt_amp", "gpt2_accumulate_clip", "nanogpt_dropout_bf16", "encoder_post_norm_amp",
+    "complex_rope_bf16",
+)  # fmt: skip
+"""Those that wait for the CPU, or nearly do."""
+WARM_UP, TIMED = 2, 9
+WIDTH = 16
+BATCH_S = 150
+"""A batch that takes longer is ended."""
+HOST = "host"
+Job = tuple[str, str]
+"""The case's name, the variant; or the host."""
+
+
+class Child:
+    """A forked process: `line` is what it writes, `go` lets it go on to the next."""
+
+    def __init__(self, work: Callable[[Callable[[], None], Callable[[dict[str, Any]], None]], None]) -> None:
+        told, answers = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if not self.pid:
+            os.close(told[1])
+            os.close(answers[0])
+            _be_child(work, told[0], answers[1])
+        os.close(told[0])
+        os.close(answers[1])
+        self._told, self._answers = told[1], os.fdopen(answers[0])
+
+    def go(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._told, b"g")
+
+    def line(self) -> dict[str, Any]:
+        text = self._answers.readline()
+        return json.loads(text) if text else {"error": "the process failed or was too slow"}
+
+    def end(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
+        os.close(self._told)
+        self._answers.close()
+
+
+def _be_child(work: Callable[..., None], told: int, answers: int) -> None:
+    def wait() -> None:
+        os.read(told, 1)
+
+    def answer(found: dict[str, Any]) -> None:
+        text = (json.dumps(found) + "\n").encode()
+        while text:
+            text = text[os.write(answers, text) :]
+
+    try:
+        gc.collect()
+        work(wait, answer)
+        wait()  # for the end of the batch: taking CUDA down would slow whoever is timed next
+    except BaseException as error:
+        traceback.print_exc(limit=-6)
+        answer({"error": f"{type(error).__name__}: {error}"[:400]})
+    finally:
+        os._exit(0)
+
+
+def run_case(job: Job, device: str, tiny: bool, wait: Callable[[], None], answer: Callable[..., None]) -> None:
+    begin_s = time.monotonic()
+    name, variant = job
+    step = training_step(select([name], tiny)[0], device, variant == "every layer")
+    built_s = time.monotonic()
+    for _ in range(WARM_UP):
+        step()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    answer({"started_s": [round(built_s - begin_s, 1), round(time.monotonic() - begin_s, 1)]})
+    wait()
+    times_ms, loops_ns = [], []
+    before = core()
+    for _ in range(WARM_UP + TIMED):
+        times_ms.append(round(step_ms(step, device), 3))
+        loops_ns.append(loop_ns(5000))
+    answer(
+        {
+            "torch": torch.__version__,
+            "step_ms": statistics.median(times_ms[WARM_UP:]),
+            "fastest_ms": min(times_ms[WARM_UP:]),
+            "slowest_ms": max(times_ms[WARM_UP:]),
+            "times_ms": times_ms,
+            "loops_ns": loops_ns,
+            "cores": [before, core()],
+            "at_s": round(time.time(), 1),
+        }
+    )
+
+
+def run_host(device: str, wait: Callable[[], None], answer: Callable[..., None]) -> None:
+    torch.ones(1, device=device)
+    answer({})
+    wait()
+    before = core()
+    op_times_ns = time_single_ops(device)
+    models = small_models()
+    times = dict(zip(models, time_models(models.values(), device), strict=True))
+    answer({"op_times_ns": op_times_ns, "host_times_ns": times, "cores": [before, core()], "at_s": time.time()})
+
+
+def core() -> int:
+    """The one on which this runs."""
+    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[36])
+
+
+def loop_ns(length: int) -> int:
+    begin = time.perf_counter_ns()
+    total = 0
+    for number in range(length):
+        total += number & 7
+    return time.perf_counter_ns() - begin
+
+
+def cores() -> dict[str, Any]:
+    """The loop on each core, alone and beside one that runs on the next core; the fastest of ten."""
+    mine = os.sched_getaffinity(0)
+    mhz = [line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "MHz" in line]
+    alone, beside = {}, {}
+    for one in sorted(mine):
+        os.sched_setaffinity(0, {one})
+        alone[one] = min(loop_ns(20000) for _ in range(10))
+    for one in sorted(mine)[:-1:2]:
+        command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{one + 1}}})\nwhile True: pass"]
+        spinning = subprocess.Popen(command)
+        time.sleep(0.1)
+        os.sched_setaffinity(0, {one})
+        beside[one] = min(loop_ns(20000) for _ in range(10))
+        spinning.kill()
+        spinning.wait()
+    os.sched_setaffinity(0, mine)
+    return {"alone_ns": alone, "beside_ns": beside, "mhz": mhz, "at_s": round(time.time(), 1)}
+
+
+def run_batch(jobs: Sequence[Job], device: str, tiny: bool) -> Iterator[tuple[Job, dict[str, Any]]]:
+    """What each process of the batch found; those that are late are ended."""
+    children = [
+        Child(partial(run_host, device) if job[0] == HOST else partial(run_case, job, device, tiny)) for job in jobs
+    ]
+    deadline = threading.Timer(BATCH_S, _kill, [children])
+    deadline.start()
+    try:
+        ready = [child.line() for child in children]
+        for job, child, first in zip(jobs, children, ready, strict=True):
+            if "error" not in first:
+                child.go()
+                yield job, first | child.line()
+            else:
+                yield job, first
+    finally:
+        deadline.cancel()
+        for child in children:
+            child.end()
+
+
+def _kill(children: Sequence[Child]) -> None:
+    for child in children:
+        os.kill(child.pid, signal.SIGKILL)
+
+
+def batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
+    """Round after round; in each, the jobs meet others. The host is in every other batch."""
+    num_batches = -(-len(jobs) // WIDTH)
+    for number in range(sys.maxsize):
+        round_, first = divmod(number, num_batches)
+        shift = 5 * round_ % len(jobs)
+        chosen = [*jobs[shift:], *jobs[:shift]][first::num_batches]
+        half = len(chosen) // 2
+        yield chosen if number % 2 else [*chosen[:half], (HOST, ""), *chosen[half:]]
+
+
+def import_models(jobs: Sequence[Job]) -> None:
+    """What building a case imports; on the meta device nothing is computed."""
+    for name in dict(jobs):
+        with contextlib.suppress(Exception), torch.device("meta"):
+            select([name], tiny=True)[0].module(False)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help="names; NAME:plain and NAME:every are one variant of a case")
+    parser.add_argument("--out", type=Path, required=True, help="folder for what is found")
+    parser.add_argument("--for-s", type=float, default=400)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true")
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    begin_s = time.monotonic()
+    jobs = jobs_of(args.cases or CASES)
+    import_models(jobs)
+    longest_s = num_hosts = 0.0
+    for chosen in batches(jobs):
+        batch_s = time.monotonic()
+        if batch_s + longest_s - begin_s > args.for_s:
+            break
+        _append(args.out / "cores.jsonl", cores())
+        for (name, variant), found in run_batch(chosen, args.device, args.tiny):
+            if name != HOST:
+                _append(args.out / "steps.jsonl", {"case": name, "variant": variant, "allocator": "classic", **found})
+            elif "error" not in found:
+                _append(args.out / "host.partial", {"chunk": f"host {num_hosts:.0f}", **found})
+                num_hosts += 1
+            if "error" in found or "started_s" in found:
+                print(name, variant, found.get("started_s"), found.get("step_ms", found.get("error")), flush=True)
+        longest_s = max(longest_s, time.monotonic() - batch_s)
+        print(f"{time.monotonic() - begin_s:.0f} s: a batch of {len(chosen)}, {num_hosts:.0f} hosts", flush=True)
+
+
+def _append(path: Path, record: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+if __name__ == "__main__":
+    main()

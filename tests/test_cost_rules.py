@@ -1,0 +1,150 @@
+"""What rules count: operands read once, passes over memory, copies that come first, processors that idle."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
+from trainfit.cost.classify import works
+from trainfit.cost.reduce import reduce_samples
+from trainfit.records import Op
+
+CONTIGUOUS = {"copy contiguous": [((0.0, 0.0, 0.0), 1.0)]}
+
+
+def rule_of(an_op: Op) -> str:
+    return works(an_op, H200.num_sms)[0].rule
+
+
+def test_a_list_that_is_multiplied_by_itself_is_read_once() -> None:
+    profile = profile_of({"_foreach_addcmul 4": [((0.0, 0.0), 1.0)]})
+    update = op("aten._foreach_addcmul_.Scalar", [["3*float32[100]"], ["3*float32[100]"], ["3*float32[100]"], 0.1], [])
+    moments, gradients = update.args[:2]
+    own = dataclasses.replace(update, args=(moments, gradients, gradients, 0.1))
+    assert ns_of(update, profile=profile) == 1000 + 4 * 3 * 400
+    assert ns_of(own, profile=profile) == 1000 + 3 * 3 * 400
+
+
+def test_a_roll_goes_over_memory_once_for_every_dimension() -> None:
+    profile = profile_of({"roll": [((0.0, 0.0), 1.0)]})
+    once, twice = (
+        op("aten.roll.default", ["float32[10,10]", shifts, dims], ["float32[10,10]"])
+        for shifts, dims in (([1], [0]), ([1, 2], [0, 1]))
+    )
+    assert (ns_of(once, profile=profile), ns_of(twice, profile=profile)) == (1000 + 800, 1000 + 2 * 800)
+
+
+def test_padding_that_adds_nothing_is_a_copy() -> None:
+    profile = profile_of(CONTIGUOUS | {"copy strided": [((0.0, 0.0, 0.0), 2.0)]})
+    nothing = op("aten.constant_pad_nd.default", ["float32[10,10]", [0, 0]], ["float32[10,10]"])
+    less = op("aten.constant_pad_nd.default", ["float32[10,10]", [0, -2]], ["float32[10,8]"])
+    assert ns_of(nothing, profile=profile) == 1000 + 800
+    assert ns_of(less, profile=profile) == 2 * (1000 + 640)
+
+
+def test_an_index_that_is_broadcast_is_read_again_at_twice_the_memory_s_rate() -> None:
+    profile = profile_of({"gather": [((0.0, 0.0), 1.0)]})
+    each, shared = (
+        op("aten.gather.default", ["float32[10,10]", 1, index], ["float32[10,10]"])
+        for index in ("int64[10,10]", "int64[10,10]{0,1}")
+    )
+    assert (ns_of(each, profile=profile), ns_of(shared, profile=profile)) == (1000 + 1600, 1000 + 800 + (800 + 80) // 2)
+
+
+def test_a_mask_that_is_filled_in_elsewhere_has_a_rule_of_its_own() -> None:
+    copied, in_place = (
+        op(f"aten.{name}.Scalar", ["float32[8,8]", "bool[8,8]", 0.0], ["float32[8,8]"])
+        for name in ("masked_fill", "masked_fill_")
+    )
+    assert (rule_of(copied), rule_of(in_place)) == ("masked_fill contiguous", "pointwise contiguous")
+
+
+def test_a_convolution_of_signals_copies_operands_that_do_not_lie_as_signals() -> None:
+    profile = profile_of(
+        {"convolution forward plain bfloat16 nchw": [((0.0,) * 10, 1.0)], "copy transposed": [((0.0,) * 3, 3.0)]}
+    )
+    rest: list[object] = ["bfloat16[4,4,1]", None, [1], [0], [1], False, [0], 1]
+    straight, turned = (
+        op("aten.convolution.default", [signal, *rest], ["bfloat16[2,4,8]"])
+        for signal in ("bfloat16[2,4,8]", "bfloat16[2,4,8]{32,1,4}")
+    )
+    copy_ns = 3 * (1000 + 2 * 2 * 64)
+    assert ns_of(turned, profile=profile) == ns_of(straight, profile=profile) + copy_ns
+
+
+def test_fewer_channels_than_the_gpu_has_blocks_for_take_as_long_as_those() -> None:
+    profile = profile_of({"native_batch_norm nchw 4": [((0.0,) * 3, 1.0)]})
+    gpu = dataclasses.replace(SIMPLE_GPU, num_sms=16)  # 64 blocks
+    profile = dataclasses.replace(profile, gpu=gpu)
+
+    def norm(channels: int) -> Op:
+        x = f"float32[2,{channels},4,4]"
+        return op("aten.native_batch_norm.default", [x, f"4*float32[{channels}]", True, 0.1, 1e-5], [x])
+
+    assert [ns_of(norm(channels), gpu, profile) for channels in (16, 64, 128)] == [17_384, 17_384, 33_768]
+
+
+def test_gradients_of_patches_that_became_tokens_have_rules_of_their_own() -> None:
+    rest: list[object] = ["bfloat16[64,3,4,4]", [64], [4, 4], [0, 0], [1, 1], False, [0, 0], 1, [False, True, True]]
+    as_images, as_tokens = (
+        op("aten.convolution_backward.default", [gradient, "bfloat16[2,3,32,32]", *rest], ["bfloat16[64,3,4,4]"])
+        for gradient in ("bfloat16[2,64,8,8]", "bfloat16[2,64,8,8]{4096,1,512,64}")
+    )
+    assert rule_of(as_images) == "convolution backward plain bfloat16 nchw"
+    assert rule_of(as_tokens) == "convolution backward plain bfloat16 mixed"
+
+
+def test_a_sum_whose_results_lie_otherwise_than_its_operand_has_a_rule_of_its_own() -> None:
+    # Of (a, b, c) in memory the middle goes; results are (a, c), or (c, a) of a view that was turned.
+    plain = op("aten.sum.dim_IntList", ["float32[8,16,32]", [1]], ["float32[8,32]"])
+    turned = op("aten.sum.dim_IntList", ["float32[32,16,8]{1,32,512}", [1]], ["float32[32,8]"])
+    inner = op("aten.sum.dim_IntList", ["float32[8,16,32]", [2]], ["float32[8,16]"])
+    assert [rule_of(one) for one in (plain, turned, inner)] == ["sum outer 4", "sum turned 4", "sum inner 4"]
+
+
+def test_a_running_sum_across_memory_has_a_rule_of_its_own() -> None:
+    along, across = (op("aten.cumsum.default", ["float32[8,16,32]", dim], ["float32[8,16,32]"]) for dim in (-1, 1))
+    assert [rule_of(one) for one in (along, across)] == ["cumsum", "cumsum outer"]
+    assert works(across, H200.num_sms)[0].coordinates == (8.0, 4.0)  # 256 columns of 16
+
+
+def test_rows_added_up_by_index_count_as_lookups_entries_and_width() -> None:
+    def put(index: list[object], values: str, accumulate: bool) -> Op:
+        return op("aten.index_put.default", ["float32[64,8]", index, values, accumulate], ["float32[64,8]"])
+
+    by_row = works(put(["int64[16]"], "float32[16,8]", True), H200.num_sms)[0]
+    by_element = works(put([None, "int64[4]"], "float32[64,4]", True), H200.num_sms)[0]
+    assert (by_row.rule, by_row.coordinates) == ("index_put accumulated", (4.0, 6.0, 3.0))
+    assert by_element.coordinates == (8.0, 9.0, 0.0)
+    assert rule_of(put(["int64[16]"], "float32[16,8]", False)) == "index_put plain"
+
+
+def test_what_is_repeated_and_does_not_lie_along_the_result_is_transposed() -> None:
+    along, across = (
+        op("aten.mul.Tensor", ["float32[8,16,32]", small], ["float32[8,16,32]"])
+        for small in ("float32[1,16,32]", "float32[1,16,32]{512,1,16}")
+    )
+    assert rule_of(along) == "pointwise broadcast"
+    assert rule_of(across) == "pointwise transposed broadcast"
+
+
+def sample(name: str, args: list[str], cold_ns: int, warm_ns: int, outputs: list[str]) -> dict[str, object]:
+    times = {"cold_ns": cold_ns, "warm_ns": warm_ns, "num_kernels": 1, "overlap": 1.0}
+    return {"op": name, "args": args, "kwargs": {}, "outputs": outputs, **times}
+
+
+def test_a_step_finds_a_quarter_of_the_operands_in_the_cache_and_writes_back_what_is_there() -> None:
+    def priced(cold_ns: int, warm_ns: int) -> float:
+        one = sample("aten.add.Tensor", ["2*float32[1024]"], cold_ns, warm_ns, ["float32[1024]"])
+        return reduce_samples(H200, [one]).lines["pointwise contiguous"][0][-1]
+
+    assert (priced(8000, 4000), priced(8000, 9000)) == (7000, 9000)
+
+
+def test_a_product_with_a_bias_that_was_measured_at_a_sagging_clock_takes_as_long_as_the_one_without() -> None:
+    size = 8192
+    factors, out = [f"2*bfloat16[{size},{size}]"], [f"bfloat16[{size},{size}]"]
+    plain = sample("aten.mm.default", factors, 2_000_000, 2_000_000, out)
+    biased = sample("aten.addmm.default", [f"bfloat16[{size}]", *factors], 2_400_000, 2_400_000, out)
+    reduced = reduce_samples(H200, [plain, biased])
+    assert reduced.times_ns["addmm bfloat16 nn"] == reduced.times_ns["mm bfloat16 nn"] == [2_000_000]
