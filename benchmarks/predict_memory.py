@@ -5,10 +5,10 @@
     python benchmarks/predict_memory.py --measured memory.jsonl          # beside the rows of measure_memory.py
     python benchmarks/predict_memory.py --ops gpt2m --hidden hidden_models.jsonl   # which ops differ in number
 
-Each case is traced once per variant; the hidden memory is that of the torch version which measured, or else of the one
-installed. Sizes are MiB, differences predicted - measured; allocated bytes first, then reserved ones. With --ops, the
-op counts of the case are compared with those of the recorded step (probe_hidden.py): where they differ, the ghost chose
-other kernels than the GPU.
+Each case is traced once per variant; kernels and hidden memory are those of the torch version which measured, or else
+of the one installed. Sizes are MiB, differences predicted - measured; allocated bytes first, then reserved ones. With
+--ops, the op counts of the case are compared with those of the recorded step (probe_hidden.py): where they differ, the
+ghost chose other kernels than the GPU.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from trainfit.errors import TrainfitError
 from trainfit.gpus.catalogue import find_gpu
@@ -50,11 +52,11 @@ class Row:
 
 def predict(case: Case, checkpointed: bool, args: argparse.Namespace, measured: dict[Any, Any]) -> Iterator[Row]:
     gpu = find_gpu(args.gpu)
-    trace = trace_step(make_step(case, checkpointed), gpu)
     allocators: Sequence[AllocatorMode] = args.allocator or ALLOCATORS
-    for allocator in allocators:
-        found = measured.get((case.name, VARIANTS[checkpointed], allocator))
-        version = found["torch"] if found else trace.torch_version
+    rows = {allocator: measured.get((case.name, VARIANTS[checkpointed], allocator)) for allocator in allocators}
+    version = next((found["torch"] for found in rows.values() if found), torch.__version__)
+    trace = trace_step(make_step(case, checkpointed), gpu, torch_version=version)
+    for allocator, found in rows.items():
         memory = simulate_memory(trace, hidden_memory(gpu, version), allocator)
         op = trace.ops[memory.peak_op]
         yield Row(

@@ -31,7 +31,7 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     from zoo import make_step, select
 
     gpu = find_gpu(gpu_name)
-    trace = trace_step(make_step(select([name])[0], variant == "every layer"), gpu)
+    trace = trace_step(make_step(select([name])[0], variant == "every layer"), gpu, torch_version=MEASURED_WITH)
     hidden = hidden_memory(gpu, MEASURED_WITH)
     classic, expandable = (simulate_memory(trace, hidden, allocator) for allocator in ("classic", "expandable"))
     by_profile, by_datasheet = (time_step(trace, pricing) for pricing in (pricing_for(gpu), datasheet_pricing(gpu)))

@@ -1,7 +1,7 @@
 """Predictions against what an H200 measured (benchmarks/results): every case, variant and allocator.
 
-The cases are those of the zoo, and the ten nets that were predicted before they were measured. The hidden memory is
-that of the torch version that measured; the trace is the installed torch's.
+The cases are those of the zoo, and the ten nets that were predicted before they were measured. Kernels and hidden
+memory are those of the torch version that measured; the models' code is run by the installed one.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ THE_THREE = ("llama1b", "gpt2m", "bertl")
 
 
 @cache
-def traced(case: str, variant: str) -> Trace:
-    return trace_step(make_step(CASES[case], checkpointed=variant == "every layer"), find_gpu("h200"))
+def traced(case: str, variant: str, torch_version: str) -> Trace:
+    step = make_step(CASES[case], checkpointed=variant == "every layer")
+    return trace_step(step, find_gpu("h200"), torch_version=torch_version)
 
 
 def predicted(row: dict[str, Any]) -> tuple[int, int]:
-    trace = traced(row["case"], row["variant"])
+    trace = traced(row["case"], row["variant"], row["torch"])
     timeline = simulate_memory(trace, hidden_memory(find_gpu("h200"), row["torch"]), row["allocator"])
     return timeline.peak_allocated_bytes, timeline.peak_reserved_bytes
 

@@ -29,14 +29,17 @@ from trainfit.gpus.catalogue import Gpu, find_gpu
 
 
 @contextlib.contextmanager
-def ghost_gpu(gpu: str | Gpu) -> Iterator[GhostMode]:
-    """A context in which `cuda` is the named GPU. Tensors made there have shapes and no data."""
+def ghost_gpu(gpu: str | Gpu, torch_version: str = torch.__version__) -> Iterator[GhostMode]:
+    """A context in which `cuda` is the named GPU. Tensors made there have shapes and no data.
+
+    Kernels that versions of torch choose differently are those of `torch_version`.
+    """
     target = find_gpu(gpu) if isinstance(gpu, str) else gpu
     casts = WeightCastCache()
     mode = GhostMode()
     forget_guesses()
     with (
-        _kernels_over_torch(target, casts),
+        _kernels_over_torch(target, torch_version, casts),
         cuda_answers(target, mode.streams, casts.clear),
         data_may_move(),
         resizes_told_to(mode),
@@ -66,9 +69,9 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _kernels_over_torch(gpu: Gpu, casts: WeightCastCache) -> Iterator[None]:
+def _kernels_over_torch(gpu: Gpu, torch_version: str, casts: WeightCastCache) -> Iterator[None]:
     """Our kernels over torch's for the AutogradCUDA and AutocastCUDA keys; torch's come back when this closes."""
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    version = tuple(int(part) for part in torch_version.split(".")[:2])
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that kernels are overridden, which is the point

@@ -25,15 +25,20 @@ from trainfit.trace.program import Program
 from trainfit.trace.recorder import Recorder
 
 
-def trace_step(step: Step, gpu: Gpu, watch: Callable[[nn.Module], None] | None = None) -> Trace:
-    """One step of `step` on `gpu`, from process start to steady state.
+def trace_step(
+    step: Step,
+    gpu: Gpu,
+    watch: Callable[[nn.Module], None] | None = None,
+    torch_version: str = str(torch.__version__),
+) -> Trace:
+    """One step of `step` on `gpu`, from process start to steady state, with the kernels that `torch_version` chooses.
 
     `watch` gets the model before it is spread over GPUs and run, and may register hooks that change nothing.
     """
     check_step(step)
     modules = ModuleNames()
     recorder = Recorder(modules)
-    with garbage_collection_off(), ghost_gpu(gpu) as mode, ranks_of_step(step):
+    with garbage_collection_off(), ghost_gpu(gpu, torch_version) as mode, ranks_of_step(step):
         mode.listener, mode.resize_listener, mode.read_listener = recorder, recorder.resize, recorder.read_back
         recorder.streams = mode.streams
         program = Program(step, recorder, watch)
@@ -42,7 +47,7 @@ def trace_step(step: Step, gpu: Gpu, watch: Callable[[nn.Module], None] | None =
         storages = categorize(recorder, program)
         trace = Trace(
             gpu=gpu.name,
-            torch_version=str(torch.__version__),
+            torch_version=torch_version,
             num_parameters=program.num_parameters,
             ops=tuple(recorder.ops),
             storages=storages,
