@@ -148,3 +148,36 @@ def test_a_product_with_a_bias_that_was_measured_at_a_sagging_clock_takes_as_lon
     biased = sample("aten.addmm.default", [f"bfloat16[{size}]", *factors], 2_400_000, 2_400_000, out)
     reduced = reduce_samples(H200, [plain, biased])
     assert reduced.times_ns["addmm bfloat16 nn"] == reduced.times_ns["mm bfloat16 nn"] == [2_000_000]
+
+
+def test_a_norm_whose_weights_are_frozen_sums_nothing_down_the_columns() -> None:
+    inputs = ["2*float32[8,16]", [16], "float32[8,1]", "float32[8,1]", "2*float32[16]"]
+    trained, frozen = (
+        op("aten.native_layer_norm_backward.default", [*inputs, wanted], ["float32[8,16]"])
+        for wanted in ([True, True, True], [True, False, False])
+    )
+    assert rule_of(trained) == "native_layer_norm_backward 4"
+    assert [work.rule for work in works(frozen, H200.num_sms)] == [
+        "native_layer_norm_backward frozen 4",
+        "native_layer_norm_backward frozen 2",
+        "pointwise contiguous",
+        "roofline",
+    ]
+
+
+def test_a_recurrent_cell_is_an_op_of_its_own() -> None:
+    cell = op("aten._thnn_fused_gru_cell.default", ["2*float32[8,48]", "float32[8,16]"], ["float32[8,16]"])
+    assert rule_of(cell).startswith("_thnn_fused_gru_cell ")
+
+
+def test_recurrent_networks_are_priced_by_their_mode_and_type() -> None:
+    def network(mode: int, dtype: str) -> Op:
+        weights = [f"{dtype}[64,16]", f"{dtype}[64,16]"]
+        state = f"{dtype}[1,8,16]"
+        options = [mode, 16, 0, 1, False, 0.0, True, False, [], None]
+        inputs = [f"{dtype}[5,8,16]", weights, 2, None, state, None, *options]
+        return op("aten._cudnn_rnn.default", inputs, [f"{dtype}[5,8,16]"])
+
+    assert rule_of(network(2, "float32")) == "_cudnn_rnn lstm float32"
+    assert rule_of(network(3, "bfloat16")) == "_cudnn_rnn gru bfloat16"
+    assert "_cudnn_rnn lstm float16" in [work.rule for work in works(network(3, "float16"), H200.num_sms)]
