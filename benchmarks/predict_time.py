@@ -33,7 +33,8 @@ from typing import Any
 
 from trainfit._time_estimate import LAUNCH_BOUND_IDLE, time_step
 from trainfit.cost import datasheet_pricing, pricing_for
-from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.catalogue import Gpu, find_gpu
+from trainfit.records import Trace
 from trainfit.trace import trace_step
 from zoo import make_step, select
 
@@ -49,10 +50,12 @@ Steps = dict[tuple[str, str], list[float]]
 def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     gpu = find_gpu(gpu_name)
     trace = trace_step(make_step(select([name])[0], variant == "every layer"), gpu)
+    return {"case": name, "variant": variant, "torch": trace.torch_version, **predicted_times(trace, gpu)}
+
+
+def predicted_times(trace: Trace, gpu: Gpu) -> dict[str, Any]:
     by_profile, by_datasheet = (time_step(trace, pricing) for pricing in (pricing_for(gpu), datasheet_pricing(gpu)))
     return {
-        "case": name,
-        "variant": variant,
         "busy_ms": by_profile.gpu_busy_ms,
         "datasheet_ms": by_datasheet.gpu_busy_ms,
         "step_ms": by_profile.step_ms,
@@ -60,7 +63,6 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
         "launch_bound": by_profile.launch_bound,
         "launch_bound_sure": by_profile.launch_bound_sure,
         "roofline_share": by_profile.roofline_share,
-        "torch": trace.torch_version,
     }
 
 

@@ -22,8 +22,7 @@ MEASURED_WITH = "2.11.0+cu130"
 
 
 def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
-    from trainfit._time_estimate import time_step
-    from trainfit.cost import datasheet_pricing, pricing_for
+    from predict_time import predicted_times
     from trainfit.gpus.catalogue import find_gpu
     from trainfit.gpus.hidden import hidden_memory
     from trainfit.simulate import simulate_memory
@@ -34,20 +33,13 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     trace = trace_step(make_step(select([name])[0], variant == "every layer"), gpu, torch_version=MEASURED_WITH)
     hidden = hidden_memory(gpu, MEASURED_WITH)
     classic, expandable = (simulate_memory(trace, hidden, allocator) for allocator in ("classic", "expandable"))
-    by_profile, by_datasheet = (time_step(trace, pricing) for pricing in (pricing_for(gpu), datasheet_pricing(gpu)))
     return {
         "case": name,
         "variant": variant,
         "torch": trace.torch_version,
         "classic": [classic.peak_allocated_bytes, classic.peak_reserved_bytes],
         "expandable": [expandable.peak_allocated_bytes, expandable.peak_reserved_bytes],
-        "busy_ms": by_profile.gpu_busy_ms,
-        "datasheet_ms": by_datasheet.gpu_busy_ms,
-        "step_ms": by_profile.step_ms,
-        "range_ms": by_profile.range_ms,
-        "launch_bound": by_profile.launch_bound,
-        "launch_bound_sure": by_profile.launch_bound_sure,
-        "roofline_share": by_profile.roofline_share,
+        **predicted_times(trace, gpu),
     }
 
 
