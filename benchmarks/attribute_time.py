@@ -70,6 +70,10 @@ def attribute_step(step: Callable[[], None], marker: str, head: dict[str, Any]) 
     kernels = gpu_kernels(profiler)
     total = {"op": None, "num_kernels": len(kernels), "total_ns": sum(kernel.duration_ns for kernel in kernels)}
     yield head | total
+    yield from attributed_ops(step, marker, head)
+
+
+def attributed_ops(step: Callable[[], None], marker: str, head: dict[str, Any]) -> Iterator[dict[str, Any]]:
     attribution = Attribution()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         with attribution:

@@ -2,13 +2,16 @@
 
     python benchmarks/measure_host.py --out OUT --for-s 400      # OUT/steps.jsonl, OUT/host.partial, OUT/cores.jsonl
     python benchmarks/measure_host.py --out OUT --for-s 60 --device cpu --tiny gemma llama_clip:plain    # tries it out
+    python benchmarks/measure_host.py --out OUT --for-s 150 --look cvt_amp levit_fp32    # OUT/timelines.jsonl, too
 
 A host changes its speed within seconds and from process to process, so what is compared must be spread over the same
-time: round after round, every case runs in a process of its own, `WIDTH` of them at a time, and in every other batch
+time: round after round, every case runs in a process of its own, `WIDTH` of them at a time, and beside each batch
 one more does the host's part of a calibration. They start together, and when all are ready each is told in turn to time
 `TIMED` steps; nothing else runs meanwhile. Rows have every step's time, and what a fixed loop in Python took after it.
-Batches are begun as long as one more is likely to end within `--for-s` seconds. steps.jsonl is what predict_time.py
-reads as `--timed`, host.partial has lines as the partial file of `trainfit calibrate` has them.
+Batches are begun as long as one more is likely to end within `--for-s` seconds. With `--look` the processes of the
+first round also profile one step, kernel by kernel, and time what the CPU takes to issue a step of two samples.
+steps.jsonl is what predict_time.py reads as `--timed`, host.partial has lines as the partial file of
+`trainfit calibrate` has them.
 
 Processes are forked from one that has imported everything and touched neither CUDA nor autograd. Before it does
 anything else, each collects garbage, which writes to every object: its memory is its own from then on. Twelve cases in
@@ -43,9 +46,8 @@ import torch
 from loop import training_step
 from measure_memory import step_ms
 from measure_time import jobs_of
-from trainfit.calibrate.host import time_models
-from trainfit.calibrate.models import small_models
-from trainfit.calibrate.single_ops import time_single_ops
+from timeline import issued, small, timeline
+from trainfit.calibrate.host import time_host
 from zoo import select
 
 CASES = (
@@ -59,6 +61,8 @@ CASES = (
 """Those that wait for the CPU, or nearly do."""
 WARM_UP, TIMED = 2, 9
 WIDTH = 16
+NUM_THREADS = torch.get_num_threads()
+"""Of each child. The parent has one: threads that it had started would be missing in children, which wait for them."""
 BATCH_S = 150
 """A batch that takes longer is ended."""
 HOST = "host"
@@ -106,6 +110,7 @@ def _be_child(work: Callable[..., None], told: int, answers: int) -> None:
 
     try:
         gc.collect()
+        torch.set_num_threads(NUM_THREADS)
         work(wait, answer)
         wait()  # for the end of the batch: taking CUDA down would slow whoever is timed next
     except BaseException as error:
@@ -115,13 +120,18 @@ def _be_child(work: Callable[..., None], told: int, answers: int) -> None:
         os._exit(0)
 
 
-def run_case(job: Job, device: str, tiny: bool, wait: Callable[[], None], answer: Callable[..., None]) -> None:
+def run_case(
+    job: Job, device: str, tiny: bool, look: bool, wait: Callable[[], None], answer: Callable[..., None]
+) -> None:
     begin_s = time.monotonic()
     name, variant = job
-    step = training_step(select([name], tiny)[0], device, variant == "every layer")
+    case = select([name], tiny)[0]
+    steps = [training_step(one, device, variant == "every layer") for one in ([case, small(case)] if look else [case])]
     built_s = time.monotonic()
+    step = steps[0]
     for _ in range(WARM_UP):
-        step()
+        for one in steps:
+            one()
     if device == "cuda":
         torch.cuda.synchronize()
     answer({"started_s": [round(built_s - begin_s, 1), round(time.monotonic() - begin_s, 1)]})
@@ -131,29 +141,30 @@ def run_case(job: Job, device: str, tiny: bool, wait: Callable[[], None], answer
     for _ in range(WARM_UP + TIMED):
         times_ms.append(round(step_ms(step, device), 3))
         loops_ns.append(loop_ns(5000))
+    after = core()
+    # A process in which a profiler was started launches more slowly ever after.
+    looked = {"issued": issued(steps[1], TIMED), "timeline": timeline(step)} if look else {}
     answer(
         {
+            **looked,
             "torch": torch.__version__,
             "step_ms": statistics.median(times_ms[WARM_UP:]),
             "fastest_ms": min(times_ms[WARM_UP:]),
             "slowest_ms": max(times_ms[WARM_UP:]),
             "times_ms": times_ms,
             "loops_ns": loops_ns,
-            "cores": [before, core()],
+            "cores": [before, after],
             "at_s": round(time.time(), 1),
         }
     )
 
 
-def run_host(device: str, wait: Callable[[], None], answer: Callable[..., None]) -> None:
-    torch.ones(1, device=device)
+def run_host(wait: Callable[[], None], answer: Callable[..., None]) -> None:
+    torch.ones(1, device="cuda")
     answer({})
     wait()
     before = core()
-    op_times_ns = time_single_ops(device)
-    models = small_models()
-    times = dict(zip(models, time_models(models.values(), device), strict=True))
-    answer({"op_times_ns": op_times_ns, "host_times_ns": times, "cores": [before, core()], "at_s": time.time()})
+    answer({**time_host(), "cores": [before, core()], "at_s": time.time()})
 
 
 def core() -> int:
@@ -189,11 +200,9 @@ def cores() -> dict[str, Any]:
     return {"alone_ns": alone, "beside_ns": beside, "mhz": mhz, "at_s": round(time.time(), 1)}
 
 
-def run_batch(jobs: Sequence[Job], device: str, tiny: bool) -> Iterator[tuple[Job, dict[str, Any]]]:
+def run_batch(jobs: Sequence[Job], device: str, tiny: bool, look: bool) -> Iterator[tuple[Job, dict[str, Any]]]:
     """What each process of the batch found; those that are late are ended."""
-    children = [
-        Child(partial(run_host, device) if job[0] == HOST else partial(run_case, job, device, tiny)) for job in jobs
-    ]
+    children = [Child(run_host if job[0] == HOST else partial(run_case, job, device, tiny, look)) for job in jobs]
     deadline = threading.Timer(BATCH_S, _kill, [children])
     deadline.start()
     try:
@@ -215,15 +224,15 @@ def _kill(children: Sequence[Child]) -> None:
         os.kill(child.pid, signal.SIGKILL)
 
 
-def batches(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Round after round; in each, the jobs meet others. The host is in every other batch."""
+def batches(jobs: Sequence[Job], with_host: bool) -> Iterator[list[Job]]:
+    """Round after round; in each, the jobs meet others."""
     num_batches = -(-len(jobs) // WIDTH)
     for number in range(sys.maxsize):
         round_, first = divmod(number, num_batches)
         shift = 5 * round_ % len(jobs)
         chosen = [*jobs[shift:], *jobs[:shift]][first::num_batches]
         half = len(chosen) // 2
-        yield chosen if number % 2 else [*chosen[:half], (HOST, ""), *chosen[half:]]
+        yield [*chosen[:half], (HOST, ""), *chosen[half:]] if with_host else chosen
 
 
 def import_models(jobs: Sequence[Job]) -> None:
@@ -240,27 +249,35 @@ def main() -> None:
     parser.add_argument("--for-s", type=float, default=400)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--look", action="store_true")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     begin_s = time.monotonic()
+    torch.set_num_threads(1)
     jobs = jobs_of(args.cases or CASES)
     import_models(jobs)
-    longest_s = num_hosts = 0.0
-    for chosen in batches(jobs):
+    lasted_s: dict[bool, float] = {}
+    num_hosts = 0
+    num_batches = -(-len(jobs) // WIDTH)
+    for number, chosen in enumerate(batches(jobs, args.device == "cuda")):
         batch_s = time.monotonic()
-        if batch_s + longest_s - begin_s > args.for_s:
+        look = args.look and number < num_batches
+        if batch_s + lasted_s.get(look, max(lasted_s.values(), default=0.0)) - begin_s > args.for_s:
             break
         _append(args.out / "cores.jsonl", cores())
-        for (name, variant), found in run_batch(chosen, args.device, args.tiny):
+        for (name, variant), found in run_batch(chosen, args.device, args.tiny, look):
             if name != HOST:
+                if "timeline" in found:
+                    looked = {key: found.pop(key) for key in ("issued", "timeline")}
+                    _append(args.out / "timelines.jsonl", {"case": name, "variant": variant, **looked})
                 _append(args.out / "steps.jsonl", {"case": name, "variant": variant, "allocator": "classic", **found})
             elif "error" not in found:
-                _append(args.out / "host.partial", {"chunk": f"host {num_hosts:.0f}", **found})
+                _append(args.out / "host.partial", {"chunk": f"host {num_hosts}", **found})
                 num_hosts += 1
             if "error" in found or "started_s" in found:
                 print(name, variant, found.get("started_s"), found.get("step_ms", found.get("error")), flush=True)
-        longest_s = max(longest_s, time.monotonic() - batch_s)
-        print(f"{time.monotonic() - begin_s:.0f} s: a batch of {len(chosen)}, {num_hosts:.0f} hosts", flush=True)
+        lasted_s[look] = max(lasted_s.get(look, 0.0), time.monotonic() - batch_s)
+        print(f"{time.monotonic() - begin_s:.0f} s: a batch of {len(chosen)}, {num_hosts} hosts", flush=True)
 
 
 def _append(path: Path, record: dict[str, Any]) -> None:

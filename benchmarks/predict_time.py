@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from trainfit._time_estimate import LAUNCH_BOUND_IDLE, time_step
-from trainfit.cost import datasheet_pricing, pricing_for
+from trainfit.cost import Profile, datasheet_pricing, pricing_for
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.records import Trace
 from trainfit.trace import trace_step
@@ -53,13 +53,16 @@ def predict(name: str, variant: str, gpu_name: str) -> dict[str, Any]:
     return {"case": name, "variant": variant, "torch": trace.torch_version, **predicted_times(trace, gpu)}
 
 
-def predicted_times(trace: Trace, gpu: Gpu) -> dict[str, Any]:
-    by_profile, by_datasheet = (time_step(trace, pricing) for pricing in (pricing_for(gpu), datasheet_pricing(gpu)))
+def predicted_times(trace: Trace, gpu: Gpu, profile: Profile | None = None) -> dict[str, Any]:
+    """By the given profile, or by the shipped one."""
+    pricings = pricing_for(gpu, profile), datasheet_pricing(gpu)
+    by_profile, by_datasheet = (time_step(trace, pricing) for pricing in pricings)
     return {
         "busy_ms": by_profile.gpu_busy_ms,
         "datasheet_ms": by_datasheet.gpu_busy_ms,
         "step_ms": by_profile.step_ms,
         "range_ms": by_profile.range_ms,
+        "host_ms": by_profile.host_ms,
         "launch_bound": by_profile.launch_bound,
         "launch_bound_sure": by_profile.launch_bound_sure,
         "roofline_share": by_profile.roofline_share,

@@ -79,7 +79,8 @@ def record(job: Job, device: str) -> dict[str, Any]:
         os.environ["PYTORCH_ALLOC_CONF"] = os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     if device == "cuda":
         start_history()
-    case, checkpointed = cases()[name] if name in cases() else (select([name])[0], False)
+    wanted, _, variant = name.partition(":")
+    case, checkpointed = cases()[name] if name in cases() else (select([wanted])[0], variant == "every")
     step = training_step(case, device, checkpointed)
     for _ in range(3):
         step()
@@ -116,7 +117,7 @@ def compact(entries: list[dict[str, Any]]) -> list[list[int]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="cases of the zoo; the shrunk models when none is given")
+    parser.add_argument("names", nargs="*", help="cases, NAME:every with checkpoints; the shrunk models when none")
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     args = parser.parse_args()
@@ -131,7 +132,7 @@ def main() -> None:
             name, allocator, recording.get("error", ""), len(recording.get("events", [])), "events", peaks, flush=True
         )
     for name, file in files.items():
-        path = args.out / f"{name}.json.gz"
+        path = args.out / f"{name.replace(':', '_')}.json.gz"
         path.write_bytes(gzip.compress(json.dumps(file, separators=(",", ":")).encode(), mtime=0))
         print(f"{path.name}: {path.stat().st_size} bytes")
 

@@ -10,12 +10,15 @@ Nothing here needs a GPU. Command, to list the names:
 from __future__ import annotations
 
 import sys
+from functools import cache
 
+from survey import survey_cases
 from zoo_blind import blind_cases
 from zoo_case import Case, make_step
 from zoo_hf import hf_cases
 from zoo_images import image_net_cases
 from zoo_second import second_cases
+from zoo_survey_nets import survey_nets
 from zoo_torch import torch_cases
 
 __all__ = ["Case", "make_step", "select", "zoo"]
@@ -29,11 +32,17 @@ def zoo(tiny: bool = False) -> dict[str, Case]:
 
 def select(names: list[str], tiny: bool = False) -> list[Case]:
     """The named cases, those of the blind tests among them, or all of the zoo when no name is given."""
-    cases = zoo(tiny)
-    known = cases | {case.name: case for case in (*blind_cases(tiny), *second_cases(tiny), *image_net_cases(tiny))}
+    known = _known(tiny)
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown case {', '.join(unknown)}; known: {', '.join(known)}")
-    return [known[name] for name in names or cases]
+    return [known[name] for name in names or zoo(tiny)]
+
+
+@cache
+def _known(tiny: bool) -> dict[str, Case]:
+    others = (*blind_cases(tiny), *second_cases(tiny), *image_net_cases(tiny), *survey_cases(tiny))
+    nets = (case for part in survey_nets(tiny) for case in part)
+    return zoo(tiny) | {case.name: case for case in (*others, *nets)}
 
 
 if __name__ == "__main__":

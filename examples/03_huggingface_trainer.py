@@ -11,7 +11,7 @@ from trainfit.huggingface import PlanCallback
 # A plan is made for a GPU's kernels. A CPU has others for dropout and fused attention: there, blocks that use them are
 # checkpointed as a whole, with a warning. On a GPU leave these out.
 for_a_cpu = {"attn_implementation": "eager"} | dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
-config = GPT2Config(n_embd=128, n_layer=4, n_head=4, n_positions=64, use_cache=False, **for_a_cpu)
+config = GPT2Config(n_embd=128, n_layer=4, n_head=4, n_positions=64, vocab_size=1024, use_cache=False, **for_a_cpu)
 tokens = torch.randint(config.vocab_size, (16, 64), generator=torch.Generator().manual_seed(0))
 data = [{"input_ids": row, "labels": row} for row in tokens]
 

@@ -20,6 +20,7 @@ SIMPLE_GPU = dataclasses.replace(
 HOST = HostCosts(
     forward_ns=10,
     backward_ns=20,
+    backward_pass_ns=0,
     cast_ns=60,
     module_ns=100,
     further_kernel_ns=4,
@@ -31,6 +32,9 @@ HOST = HostCosts(
     optimizer_step_ns=500,
     optimizer_call_ns=40,
     optimizer_tensor_ns=2,
+    wait_ns=15,
+    host_op_ns=5,
+    host_elements_ns=6,
     fast_percent=80,
     slow_percent=150,
     weights_percent=dict.fromkeys(WEIGHED, 100)
@@ -70,16 +74,17 @@ def timed(forward: dict[str, float], backward: dict[str, float], optimizer: dict
     return Timing(charges=charges, processes_ns=[process_ns])
 
 
-# By hand: a forward op 10,000, a cast 7,000, a module 30,000, a backward op 20,000, a further kernel 4,000, a recurrent
-# op 300,000 and each of its kernels 9,000, a hooked tensor 1,000, a region 500,000, a reentrant one 90,000, an
-# optimizer's step 50,000, its call 8,000 and each listed tensor 200.
-FURTHER_KERNEL_NS = 4_000.0
+# By hand: a forward op 10,000, a cast 7,000, a module 30,000, a backward op 20,000, a backward pass 70,000, a further
+# kernel 4,000, a recurrent op 300,000 and each of its kernels 9,000, a hooked tensor 1,000, a region 500,000, a
+# reentrant one 90,000, an optimizer's step 50,000, its call 8,000 and each listed tensor 200.
+KNOWN_NS = {"further_kernel": 4_000.0, "wait": 11_000.0, "host_op": 2_000.0, "host_elements": 700.0}
 UPDATE: dict[str, float] = {"optimizer_step": 1, "optimizer_call": 1}
 TIMINGS = {
     "kernels": timed({"forward": 10}, {"backward": 10}, UPDATE | {"optimizer_call": 5}, 100_000, 200_000, 90_000),
     "lists": timed(
         {"forward": 4.5}, {"backward": 3.5}, UPDATE | {"optimizer_tensor": 100}, 45_000, 70_000, 78_000
     ),
+    "passes": timed({"forward": 1}, {"backward": 1, "backward_pass": 2}, UPDATE, 10_000, 160_000, 58_000),
     "casts": timed({"forward": 1, "cast": 10}, {"backward": 1}, UPDATE, 80_000, 20_000, 58_000),
     "modules": timed({"module": 5, "forward": 5}, {"backward": 2}, UPDATE, 200_000, 40_000, 58_000),
     "many kernels": timed(
@@ -89,15 +94,15 @@ TIMINGS = {
         {"recurrent": 1, "recurrent_kernel": 100}, {"recurrent": 2, "recurrent_kernel": 100}, UPDATE,
         1_200_000, 1_500_000, 58_000,
     ),
-    "reentrant": timed(  # 10,000 of its 90,000 in forward
-        {"forward": 10}, {"forward": 10, "reentrant": 1, "backward": 10}, UPDATE, 110_000, 380_000, 58_000
+    "reentrant": timed(
+        {"forward": 10}, {"forward": 10, "reentrant": 1, "backward": 10}, UPDATE, 100_000, 390_000, 58_000
     ),
-    "one region": timed(  # 200,000 of its 500,000 in forward
-        {"forward": 10}, {"forward": 10, "hook": 10, "checkpoint": 1, "backward": 10}, UPDATE, 300_000, 610_000, 58_000
+    "one region": timed(
+        {"forward": 10, "checkpoint": 1}, {"forward": 10, "hook": 10, "backward": 10}, UPDATE, 600_000, 310_000, 58_000
     ),
     "many regions": timed(
-        {"forward": 10}, {"forward": 10, "hook": 10, "checkpoint": 10, "backward": 10}, UPDATE,
-        2_100_000, 3_310_000, 58_000,
+        {"forward": 10, "checkpoint": 10}, {"forward": 10, "hook": 10, "backward": 10}, UPDATE,
+        5_100_000, 310_000, 58_000,
     ),
 }  # fmt: skip
 WEIGHTS = dict.fromkeys(WEIGHED, 100)

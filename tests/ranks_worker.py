@@ -1,10 +1,14 @@
-"""What each rank does in tests/test_ranks.py; run by torchrun, with the name of what to check."""
+"""What each rank does in tests/test_ranks.py; run with the names of what to check.
+
+By torchrun it is one rank. By itself, with `--ranks N` first, it becomes N of them, which share what was imported.
+"""
 
 from __future__ import annotations
 
 import copy
 import os
 import signal
+import socket
 import sys
 import time
 import warnings
@@ -163,12 +167,41 @@ def collectives(rank: int, world_size: int) -> None:
         assert len(parse_collectives(tables)) == len(tables) == 3 * len(lines)
 
 
+def fork_ranks(world_size: int) -> bool:
+    """Become that many ranks. In each of them True; afterwards, in the process that they came from, False."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    address = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    os.environ.update(address, WORLD_SIZE=str(world_size), TORCHELASTIC_USE_AGENT_STORE="True")
+    ranks = []
+    for rank in range(world_size):
+        process = os.fork()
+        if process == 0:
+            os.environ["RANK"] = str(rank)
+            return True
+        ranks.append(process)
+    store = dist.TCPStore(
+        "localhost", port, is_master=True, wait_for_workers=False
+    )  # outlives every rank, as torchrun's
+    ended = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in ranks]
+    del store
+    if any(ended):
+        sys.exit(f"the ranks ended with {ended}")
+    return False
+
+
 def main() -> None:
+    names = sys.argv[1:]
+    if names[0] == "--ranks":
+        if not fork_ranks(int(names[1])):
+            return
+        names = names[2:]
     warnings.simplefilter("error", RuntimeWarning)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    for name in sys.argv[1:]:
+    for name in names:
         check: Callable[[int, int], None] = globals()[name]
         check(rank, world_size)
         if rank == 0:

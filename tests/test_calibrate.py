@@ -15,10 +15,10 @@ import torch
 
 from trainfit import calibrate
 from trainfit.calibrate import host
-from trainfit.calibrate.host import TIMED, charges_of, time_in_a_fresh_process, time_models
+from trainfit.calibrate.host import TIMED, charges_of, time_in_a_fresh_process, time_models, training_of
 from trainfit.calibrate.measure import Kernel, Sample, describe, split_at_markers
 from trainfit.calibrate.models import small_models
-from trainfit.calibrate.single_ops import ROUNDS, time_single_ops
+from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
 from trainfit.cost import load_profile
 from trainfit.cost.host import SINGLE_KINDS, WEIGHED
 from trainfit.cost.lines import Lines
@@ -41,7 +41,11 @@ OP_TIMES = {kind: [7] for kind in SINGLE_KINDS} | {
     "backward plain": [15], "backward activation": [13], "leaf": [22], "leaf again": [29], "backward products": [28],
     "list of one large": [13],
 }  # fmt: skip
-TIMES = {"op_times_ns": OP_TIMES, "host_times_ns": {"small": {"forward": [8], "backward": [3], "optimizer": [5]}}}
+TIMES = {
+    "op_times_ns": OP_TIMES, "op_kernels": dict.fromkeys(SINGLE_KINDS, 1),
+    "host_times_ns": {"small": {"forward": [8], "backward": [3], "optimizer": [5]}},
+    "host_kernels": {"small": {"forward": 1, "backward": 1, "optimizer": 1}},
+}  # fmt: skip
 MEASURED = [{"chunk": f"host {number}", **TIMES} for number in range(4)]
 """The host before, between and after the three chunks of the machine below."""
 
@@ -67,8 +71,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(calibrate, "_header", lambda: HEADER)
     monkeypatch.setattr(calibrate, "time_in_a_fresh_process", lambda: TIMES)
-    monkeypatch.setattr(calibrate, "small_models", lambda: {"small": None})
-    monkeypatch.setattr(calibrate, "charges_of", lambda model, gpu, tables, weights: CHARGES)
+    monkeypatch.setattr(host, "small_models", lambda: {"small": None})
+    monkeypatch.setattr(host, "charges_of", lambda *_: CHARGES)
     monkeypatch.setattr(calibrate, "measure", measure)
     monkeypatch.setattr(calibrate, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
     return measured
@@ -192,7 +196,7 @@ def test_the_shipped_profile_is_what_the_command_made_of_its_samples() -> None:
     reduced = reduce_samples(find_gpu("h200"), (record["sample"] for record in records if "sample" in record))
     assert len(reduced.tables) + len(reduced.lines) > 400
     assert reduced._asdict() == {name: shipped[name] for name in reduced._fields}
-    assert sum("host_times_ns" in record for record in records) == 7
+    assert sum("host_times_ns" in record for record in records) == 8
 
 
 def test_without_a_gpu_it_says_where_to_run(tmp_path: Path) -> None:
@@ -250,14 +254,21 @@ def shipped_tables() -> Mapping[str, Measured]:
     return shipped.tables
 
 
+COUNTED = {"forward": 1000, "backward": 3000, "optimizer": 2}
+"""Kernels of a step by phase."""
+
+
 def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
     weights = dict.fromkeys(WEIGHED, 100) | {"convolution": 200, "batch norm": 200}
-    charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"), shipped_tables(), weights)
+    charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"), shipped_tables(), weights, COUNTED)
     # The stem; ten blocks of a sum and twice a convolution, a norm, its count of batches and an activation; mean, head,
     # log-softmax, loss. Convolutions and batch norms count twice; the head's transpose is a view. Every block is a
     # region that is run again.
     assert charged["forward"]["forward"] == 2 + 10 * (1 + 2 * (2 + 2 + 1 + 1)) + 4 + 1
-    assert charged["backward"]["checkpoint"] == 10
+    assert charged["forward"]["checkpoint"] == 10
+    # Of the kernels that were counted one is each op's own: stem, nine per block, and the last four.
+    assert charged["forward"]["further_kernel"] == 1000 - (1 + 10 * 9 + 4)
+    assert charged["optimizer"]["further_kernel"] == 0
     # 13 lists of 64 parameters; three of its ops go through so many lists that they are launched twice.
     optimizer = charged["optimizer"]
     assert (optimizer["optimizer_call"], optimizer["optimizer_tensor"]) == (8, 13 * 64)
@@ -266,20 +277,50 @@ def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
 def test_reentrant_regions_of_a_small_model_are_charged_as_such_and_micro_batches_each() -> None:
     weights = dict.fromkeys(WEIGHED, 100)
     plain, reentrant, twice = (
-        charges_of(small_models()[name], find_gpu("h200"), shipped_tables(), weights)
+        charges_of(small_models()[name], find_gpu("h200"), shipped_tables(), weights, COUNTED)
         for name in ("flat", "flat reentrant", "flat accumulated")
     )
     assert reentrant["backward"]["reentrant"] == 10
     assert reentrant["backward"].keys().isdisjoint({"checkpoint", "hook"})
-    assert twice["forward"] == {kind: 2 * count for kind, count in plain["forward"].items()}
+    both = plain["forward"].keys() - {"further_kernel"}
+    assert {kind: twice["forward"][kind] for kind in both} == {kind: 2 * plain["forward"][kind] for kind in both}
     assert twice["optimizer"] == plain["optimizer"]
 
 
 @pytest.mark.usefixtures("one_thread")
 def test_single_ops_are_timed_in_every_round_by_kind() -> None:
-    times = time_single_ops("cpu", large=64)
+    times = time_single_ops(single_ops("cpu", large=64), lambda: None)
     assert set(times) == set(SINGLE_KINDS)
     assert {len(found) for found in times.values()} == {ROUNDS}
+
+
+def test_kernels_are_counted_by_op_and_by_phase_and_those_that_prepare_an_op_are_nobody_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[Kernel] = []
+
+    def launch(name: str, times: int = 1) -> None:
+        ran.extend(Kernel(len(ran), 1, name) for _ in range(times))
+
+    def prepare() -> Callable[[], None]:
+        launch("made", 50)
+        return lambda: launch("op", 3 * CALLS)
+
+    def train(begin: Callable[[], None]) -> list[tuple[str, int]]:
+        phases = [("forward", 4), ("backward", 7), ("forward", 4), ("backward", 9), ("optimizer", 2)]
+        for phase, times in phases:
+            begin()
+            launch(phase, times)
+        return [(phase, 0) for phase, _ in phases]
+
+    monkeypatch.setattr(host, "marker_name", lambda: "mark")
+    monkeypatch.setattr(host, "gpu_marker", lambda: launch("mark"))
+    monkeypatch.setattr(host, "profile", lambda activities: contextlib.nullcontext())
+    monkeypatch.setattr(host, "gpu_kernels", lambda profiler: ran)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    ops, models = host._count_kernels({"one": prepare, "other": prepare}, {"small": train})
+    assert ops == {"one": 3, "other": 3}
+    assert models == {"small": {"forward": 8, "backward": 16, "optimizer": 2}}
 
 
 @pytest.fixture
@@ -293,6 +334,6 @@ def one_thread() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_thread")
 def test_every_timed_step_of_a_small_model_counts_and_those_that_warm_it_up_do_not() -> None:
-    (found,) = time_models([small_models()["images"]], device="cpu")
+    (found,) = time_models([training_of(small_models()["images"], "cpu")], lambda: None)
     assert {phase: len(times) for phase, times in found.items()} == dict.fromkeys(found, TIMED)
     assert list(found) == ["forward", "backward", "optimizer"]

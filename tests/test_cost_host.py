@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from priced_ops import FURTHER_KERNEL_NS, HOST, TIMINGS, WEIGHTS, op, timed
+from priced_ops import HOST, KNOWN_NS, TIMINGS, WEIGHTS, op, timed
 from trainfit.cost.classify import works
 from trainfit.cost.host import (
     SINGLE_KINDS,
@@ -12,17 +14,19 @@ from trainfit.cost.host import (
     Timing,
     further_times_ns,
     issue_times_ns,
+    kernels_in_turn,
     reduce_host,
-    reduce_launch_ns,
+    reduce_known,
     reduce_weights,
 )
-from trainfit.records import Phase
+from trainfit.records import HostWork, Phase
 
 
 def test_the_host_s_costs_are_those_that_explain_the_times_of_small_models() -> None:
-    assert reduce_host(TIMINGS, WEIGHTS, FURTHER_KERNEL_NS) == {
+    assert reduce_host(TIMINGS, WEIGHTS, KNOWN_NS) == {
         "forward_ns": 10_000,
         "backward_ns": 20_000,
+        "backward_pass_ns": 70_000,
         "cast_ns": 7_000,
         "module_ns": 30_000,
         "further_kernel_ns": 4_000,
@@ -34,6 +38,9 @@ def test_the_host_s_costs_are_those_that_explain_the_times_of_small_models() -> 
         "optimizer_step_ns": 50_000,
         "optimizer_call_ns": 8_000,
         "optimizer_tensor_ns": 200,
+        "wait_ns": 11_000,
+        "host_op_ns": 2_000,
+        "host_elements_ns": 700,
         "fast_percent": 100,
         "slow_percent": 100,
         "weights_percent": WEIGHTS,
@@ -42,25 +49,36 @@ def test_the_host_s_costs_are_those_that_explain_the_times_of_small_models() -> 
 
 def test_a_cost_that_would_be_negative_is_nothing() -> None:
     faster = timed({"forward": 10, "module": 10}, {}, {}, 90_000, 1, 1)
-    assert reduce_host({"kernels": TIMINGS["kernels"], "faster": faster}, WEIGHTS, 0.0)["module_ns"] == 0
+    assert reduce_host({"kernels": TIMINGS["kernels"], "faster": faster}, WEIGHTS, KNOWN_NS)["module_ns"] == 0
 
 
 def test_a_further_kernel_costs_what_three_of_a_multi_tensor_op_took_whatever_models_say() -> None:
     processes = [
-        {"list of one": [1000, 1100, 9000], "list of one large": [7100, 7000, 7200]},  # 2000 each
-        {"list of one": [1000], "list of one large": [16000]},
+        HOST_TIMES | {"list of one": [1000, 1100, 9000], "list of one large": [7100, 7000, 7200]},  # 2000 each
+        HOST_TIMES | {"list of one": [1000], "list of one large": [16000]},
     ]
-    assert reduce_launch_ns(processes) == 3500
+    assert reduce_known(processes)["further_kernel"] == 3500
     slower = timed({"forward": 1, "further_kernel": 10}, {}, {}, 80_000, 1, 1)
-    assert reduce_host({"slower": slower}, WEIGHTS, 3500.0)["further_kernel_ns"] == 3500
-    assert reduce_host({"slower": slower}, WEIGHTS, 3500.0)["forward_ns"] == 45_000
+    costs = reduce_host({"slower": slower}, WEIGHTS, KNOWN_NS | {"further_kernel": 3500.0})
+    assert (costs["further_kernel_ns"], costs["forward_ns"]) == (3500, 45_000)
+
+
+HOST_TIMES = {"read": [9000, 8000, 10000], "host op": [1500], "host ops large": [4 * (1500 + 64 * 20)]}
+
+
+def test_reading_and_ops_on_the_host_cost_what_single_ones_took() -> None:
+    launches = {"list of one": [1000], "list of one large": [4000]}
+    # Four ops on 65,536 elements: 20 ns per 1,024 of them beyond what an op of few takes.
+    assert reduce_known([HOST_TIMES | launches, HOST_TIMES | launches | {"read": [12000]}]) == {
+        "further_kernel": 1000, "wait": 10500, "host_op": 1500, "host_elements": 20,
+    }  # fmt: skip
 
 
 def test_the_host_s_spread_leaves_a_twentieth_of_the_steps_out_at_each_end() -> None:
     steps = [500, 800, *[1000] * 16, 1200, 1500]
     process = {"forward": steps, "backward": steps, "optimizer": steps}
     charges = {"forward": {"forward": 1}, "backward": {"backward": 1}, "optimizer": {"optimizer_call": 1}}
-    costs = reduce_host({"one": Timing(charges=charges, processes_ns=[process])}, WEIGHTS, 0.0)
+    costs = reduce_host({"one": Timing(charges=charges, processes_ns=[process])}, WEIGHTS, KNOWN_NS)
     assert (costs["fast_percent"], costs["slow_percent"]) == (80, 120)
     assert costs["forward_ns"] == 1000  # a process is as fast as its median step
 
@@ -68,7 +86,9 @@ def test_the_host_s_spread_leaves_a_twentieth_of_the_steps_out_at_each_end() -> 
 def test_several_processes_count_alike() -> None:
     charges = {"forward": {"forward": 1}, "backward": {"backward": 1}, "optimizer": {"optimizer_call": 1}}
     processes = [{"forward": [ns], "backward": [ns], "optimizer": [ns]} for ns in (1000, 1000, 4000)]
-    assert reduce_host({"one": Timing(charges=charges, processes_ns=processes)}, WEIGHTS, 0.0)["forward_ns"] == 2000
+    assert (
+        reduce_host({"one": Timing(charges=charges, processes_ns=processes)}, WEIGHTS, KNOWN_NS)["forward_ns"] == 2000
+    )
 
 
 def test_an_op_weighs_what_ops_of_its_kind_took_beside_plain_ones() -> None:
@@ -78,12 +98,16 @@ def test_an_op_weighs_what_ops_of_its_kind_took_beside_plain_ones() -> None:
             "product": [1500], "product with views": [linear],
             "backward plain": [6000], "backward activation": [4000],  # plain ones 5000
             "leaf": [8000], "leaf again": [9000], "backward products": [11000],
+            "list of one": [1250], "list of one large": [2000], "backward attention": [3000],
         }  # fmt: skip
 
-    weights = reduce_weights([process(300, 1200), process(200, 1800), process(400, 9000)])
+    # Four kernels of a convolution: three launches of 250 are not part of its 2000.
+    kernels = dict.fromkeys(SINGLE_KINDS, 1) | {"convolution": 4, "backward products": 2, "backward attention": 5}
+    weights = reduce_weights([process(300, 1200), process(200, 1800), process(400, 9000)], kernels)
     assert weights == dict.fromkeys(WEIGHED, 200) | {
-        "view": 30, "product": 150, "inner view": 10,  # (1800 - 1500) / 3
+        "view": 30, "product": 150, "convolution": 125, "inner view": 10,  # (1800 - 1500) / 3
         "backward view": 40, "backward cast": 40, "backward norm": 40, "backward batch norm": 40,
+        "backward convolution": 40, "backward native batch norm": 40,
         "backward attention": 40, "backward leaf": 40,  # 8000 - 6000
         "backward sum": 20, "backward product": 110,  # half of 11000
     }  # fmt: skip
@@ -107,6 +131,32 @@ def test_the_cpu_pays_for_kernels_by_kind_views_modules_and_listed_tensors() -> 
     assert further_times_ns(ops[:3], [5, 1, 0], HOST) == (16, 0, 0)
 
 
+def test_what_the_cpu_does_for_itself_is_paid_before_the_op_whatever_its_phase() -> None:
+    work = HostWork(True, 2, 5120)  # 15 for waiting, 5 for each op, 6 for each 1,024 elements
+    names = {Phase.FORWARD: "aten.detach.default", Phase.BACKWARD: "c", Phase.OPTIMIZER: "aten._cudnn_rnn.default"}
+    ops = [replace(op(name, [], [], phase), before=work) for phase, name in names.items()]
+    plain = [replace(one, before=None) for one in ops]
+    with_work, without = (issue_times_ns(ones, [0, 1, 1], HOST) for ones in (ops, plain))
+    assert [slow - fast for slow, fast in zip(with_work, without, strict=True)] == [15 + 10 + 30] * 3
+
+
+def test_each_backward_pass_is_paid_for_once() -> None:
+    forward, backward = op("f", [], []), op("g", [], [], Phase.BACKWARD)
+    host = replace(HOST, backward_pass_ns=900)
+    ops = [forward, backward, backward, forward, backward]
+    assert issue_times_ns(ops, [1] * 5, host) == (10, 920, 20, 10, 920)
+
+
+def test_a_process_that_did_not_time_a_kind_says_nothing_of_it() -> None:
+    whole = {kind: [2000] for kind in SINGLE_KINDS} | {"plain": [1000], "binary": [1000], "activation": [1000]}
+    earlier = {kind: times_ns for kind, times_ns in whole.items() if kind not in ("read", "native batch norm")}
+    kernels = dict.fromkeys(SINGLE_KINDS, 1)
+    slower = earlier | {"norm": [4000]}
+    weights = reduce_weights([whole, earlier, slower], kernels)
+    assert (weights["native batch norm"], weights["norm"]) == (200, 200)
+    assert reduce_known([earlier, whole | {"read": [7000]}])["wait"] == 7000
+
+
 def test_gradients_that_are_kept_or_added_up_have_no_node_of_their_own() -> None:
     kept, added = (op(f"aten.{name}", [], [], Phase.BACKWARD) for name in ("detach.default", "add_.Tensor"))
     assert issue_times_ns([kept, added], [0, 1], HOST) == (12, 8)  # 60% and 40% of a plain node
@@ -121,6 +171,20 @@ def test_recurrent_layers_pay_once_and_for_each_kernel_that_their_library_launch
     assert further_times_ns(ops, [100, 50], HOST) == (99 * 9, 49 * 9)
 
 
+def test_kernels_of_a_library_s_own_streams_leave_no_gaps() -> None:
+    def convolution(groups: int) -> list[object]:
+        return ["float32[2,8,8,8]", "float32[8,4,3,3]", None, [1, 1], [1, 1], [1, 1], False, [0, 0], groups]
+
+    ops = [
+        op("aten.convolution.default", convolution(1), ["float32[2,8,8,8]"]),
+        op("aten.convolution.default", convolution(2), ["float32[2,8,8,8]"]),
+        op("aten.convolution_backward.default", ["float32[2,8,8,8]", *convolution(2)], [], Phase.BACKWARD),
+        op("aten._cudnn_rnn.default", [], []),
+        op("aten.add.Tensor", [], []),
+    ]
+    assert kernels_in_turn(ops, [4, 5, 6, 7, 0]) == (4, 1, 1, 1, 0)
+
+
 def test_a_region_that_is_run_again_pays_once_and_for_each_tensor_that_is_hooked() -> None:
     hook = op("aten.detach.default", [], [], Phase.BACKWARD)  # between the ops of a region, and not its end
     first, second = (op("f", [], [], Phase.RECOMPUTE, module) for module in ("a", "b"))
@@ -130,6 +194,17 @@ def test_a_region_that_is_run_again_pays_once_and_for_each_tensor_that_is_hooked
     times_ns = (1110, 7, 110, 3, 20, 1010, 110, 7, 12, 7)
     assert issue_times_ns(ops, [1, 0, 1, 0, 1, 1, 1, 0, 0, 0], HOST) == times_ns
     assert issue_times_ns([hook, first], [0, 1], HOST) == (12, 110)  # no region: a gradient that is kept
+
+
+def test_a_region_pays_where_its_forward_began_and_one_of_a_shared_module_where_its_own_did() -> None:
+    forward = [op(name, [], [], module=module) for module, name in (("a", "f"), ("b", "g")) * 2]
+    hook = op("aten.detach.default", [], [], Phase.BACKWARD)
+    again = [op("f", [], [], Phase.RECOMPUTE, "a"), hook, op("g", [], [], Phase.RECOMPUTE, "b")]
+    backward = op("h", [], [], Phase.BACKWARD, "b")
+    ops = [*forward, *again, backward, *again, backward]
+    # Each forward op enters its module for 100; the two regions of 1,000 begin at the first and at the third.
+    times_ns = issue_times_ns(ops, [1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 1, 1], HOST)
+    assert times_ns == (1110, 110, 1110, 110, 110, 7, 110, 20, 110, 7, 110, 20)
 
 
 def test_a_region_without_hooks_is_reentrant_and_cheaper() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
+from trainfit.cost import price_ops
 from trainfit.cost.classify import works
 from trainfit.cost.reduce import reduce_samples
 from trainfit.records import Op
@@ -43,12 +44,34 @@ def test_padding_that_adds_nothing_is_a_copy() -> None:
 
 
 def test_an_index_that_is_broadcast_is_read_again_at_twice_the_memory_s_rate() -> None:
-    profile = profile_of({"gather": [((0.0, 0.0), 1.0)]})
+    profile = profile_of({"gather inner": [((0.0, 0.0, 0.0), 1.0)]})
     each, shared = (
         op("aten.gather.default", ["float32[10,10]", 1, index], ["float32[10,10]"])
         for index in ("int64[10,10]", "int64[10,10]{0,1}")
     )
     assert (ns_of(each, profile=profile), ns_of(shared, profile=profile)) == (1000 + 1600, 1000 + 800 + (800 + 80) // 2)
+
+
+def test_what_is_picked_counts_and_not_what_could_be_and_a_result_of_its_own_is_copied_first() -> None:
+    profile = profile_of({f"{name} inner": [((0.0, 0.0, 0.0), 1.0)] for name in ("gather", "scatter_add")})
+    picked = op("aten.gather.default", ["float32[10,5000]", 1, "int64[10,1]"], ["float32[10,1]"])
+    assert ns_of(picked, profile=profile) == 1000 + 10 * 8 + 2 * 10 * 4
+    table, operands = "float32[10,5000]", [1, "int64[10,1]", "float32[10,1]"]
+    in_place, copied = (
+        op(f"aten.{name}.default", [table, *operands], [table]) for name in ("scatter_add_", "scatter_add")
+    )
+    added_ns = 10 * 8 + 10 * 4 + 2 * 10 * 4
+    assert ns_of(in_place, profile=profile) == 1000 + added_ns
+    assert ns_of(copied, profile=profile) == 1000 + added_ns + 2 * 10 * 5000 * 4
+
+
+def test_a_slice_s_gradient_is_a_fill_and_a_copy_and_so_is_padding() -> None:
+    profile = profile_of({"fill contiguous": [((0.0, 0.0, 0.0), 1.0)], "copy strided": [((0.0, 0.0, 0.0), 2.0)]})
+    cut = op("aten.slice_backward.default", ["float32[10,4]", [10, 8], 1, 0, 4, 1], ["float32[10,8]"])
+    padded = op("aten.constant_pad_nd.default", ["float32[10,4]", [0, 4]], ["float32[10,8]"])
+    costs = price_ops([cut, padded], H200, profile)
+    assert [cost.time_ns for cost in costs] == [1000 + 320 + 2 * (1000 + 320)] * 2
+    assert [cost.kernels for cost in costs] == [2, 2]
 
 
 def test_a_mask_that_is_filled_in_elsewhere_has_a_rule_of_its_own() -> None:
@@ -61,7 +84,7 @@ def test_a_mask_that_is_filled_in_elsewhere_has_a_rule_of_its_own() -> None:
 
 def test_a_convolution_of_signals_copies_operands_that_do_not_lie_as_signals() -> None:
     profile = profile_of(
-        {"convolution forward plain bfloat16 nchw": [((0.0,) * 10, 1.0)], "copy transposed": [((0.0,) * 3, 3.0)]}
+        {"convolution forward plain bfloat16 nchw": [((0.0,) * 11, 1.0)], "copy transposed": [((0.0,) * 3, 3.0)]}
     )
     rest: list[object] = ["bfloat16[4,4,1]", None, [1], [0], [1], False, [0], 1]
     straight, turned = (
@@ -104,7 +127,7 @@ def test_a_sum_whose_results_lie_otherwise_than_its_operand_has_a_rule_of_its_ow
 
 def test_a_running_sum_across_memory_has_a_rule_of_its_own() -> None:
     along, across = (op("aten.cumsum.default", ["float32[8,16,32]", dim], ["float32[8,16,32]"]) for dim in (-1, 1))
-    assert [rule_of(one) for one in (along, across)] == ["cumsum", "cumsum outer"]
+    assert [rule_of(one) for one in (along, across)] == ["cumsum inner", "cumsum outer"]
     assert works(across, H200.num_sms)[0].coordinates == (8.0, 4.0)  # 256 columns of 16
 
 
@@ -113,9 +136,10 @@ def test_rows_added_up_by_index_count_as_lookups_entries_and_width() -> None:
         return op("aten.index_put.default", ["float32[64,8]", index, values, accumulate], ["float32[64,8]"])
 
     by_row = works(put(["int64[16]"], "float32[16,8]", True), H200.num_sms)[0]
-    by_element = works(put([None, "int64[4]"], "float32[64,4]", True), H200.num_sms)[0]
+    behind, by_element, *_ = works(put([None, "int64[4]"], "float32[64,4]", True), H200.num_sms)
     assert (by_row.rule, by_row.coordinates) == ("index_put accumulated", (4.0, 6.0, 3.0))
-    assert by_element.coordinates == (8.0, 9.0, 0.0)
+    assert (behind.rule, behind.coordinates) == ("index_put behind", (2.0, 6.0, 0.0))  # 4 columns, for each of 64 rows
+    assert (by_element.rule, by_element.coordinates) == ("index_put accumulated", (8.0, 9.0, 0.0))
     assert rule_of(put(["int64[16]"], "float32[16,8]", False)) == "index_put plain"
 
 
@@ -181,3 +205,61 @@ def test_recurrent_networks_are_priced_by_their_mode_and_type() -> None:
     assert rule_of(network(2, "float32")) == "_cudnn_rnn lstm float32"
     assert rule_of(network(3, "bfloat16")) == "_cudnn_rnn gru bfloat16"
     assert "_cudnn_rnn lstm float16" in [work.rule for work in works(network(3, "float16"), H200.num_sms)]
+
+
+def test_an_op_of_no_kind_is_priced_by_its_bytes_where_it_was_measured() -> None:
+    profile = profile_of({"pointwise contiguous": [((0.0, 0.0, 1.0), 2.0)], "mylib.twist": [((0.0, 0.0), 3.0)]})
+    known, unknown = (op(f"mylib.{name}.default", ["float32[100]"], ["float32[100]"]) for name in ("twist", "turn"))
+    assert ns_of(known, profile=profile) == 3 * (1000 + 800)
+    assert (ns_of(unknown, profile=profile), rule_of(unknown)) == (2 * (1000 + 800), "mylib.turn")
+
+
+def test_the_stride_of_a_convolution_tells_it_apart_whether_or_not_it_has_a_bias() -> None:
+    def stride_of(bias: str | None, stride: int) -> float:
+        rest = [[stride, stride], [1, 1], [1, 1], False, [0, 0], 1]
+        side = 32 // stride
+        forward = op("aten.convolution.default", ["float32[8,64,32,32]", "float32[64,64,3,3]", bias, *rest],
+                     [f"float32[8,64,{side},{side}]"])  # fmt: skip
+        return works(forward, H200.num_sms)[0].coordinates[5]
+
+    assert [stride_of(bias, stride) for bias in (None, "float32[64]") for stride in (1, 2)] == [0.0, 2.0, 0.0, 2.0]
+    args = ["float32[8,64,16,16]", "float32[8,64,32,32]", "float32[64,64,3,3]", [64], [2, 2], [1, 1], [1, 1]]
+    backward = op("aten.convolution_backward.default", [*args, False, [0, 0], 1, [True, True, True]],
+                  ["float32[8,64,32,32]", "float32[64,64,3,3]", "float32[64]"])  # fmt: skip
+    assert works(backward, H200.num_sms)[0].coordinates[5] == 2.0
+
+
+def test_a_matrix_that_is_turned_costs_less_where_its_rows_are_short() -> None:
+    # Lines of 32 elements are fetched for one of them each: of rows of 256 and more 8 times as often as of rows of 32.
+    long, short = (
+        works(op("aten.clone.default", [f"float32[4096,{columns}]{{1,4096}}"], [f"float32[4096,{columns}]"]), 132)[0]
+        for columns in (256, 32)
+    )
+    assert (long.rule, short.rule) == ("copy transposed", "copy transposed")
+    assert (long.nbytes, short.nbytes) == (round(2 * 4 * 4096 * 256 * 2**0.6), 2 * 4 * 4096 * 32)
+
+
+def test_smooth_resizing_goes_through_images_and_channels_unless_channels_come_last() -> None:
+    plain, last = (
+        op(
+            "aten.upsample_bilinear2d.default",
+            [f"float32[4,64,8,8]{order}", [16, 16], False],
+            [f"float32[4,64,16,16]{out}"],
+        )
+        for order, out in (("", ""), ("{4096,1,512,64}", "{16384,1,1024,64}"))
+    )
+    found = works(plain, H200.num_sms)[0]
+    assert (found.rule, found.coordinates) == ("upsample_bilinear2d planes 4", (8.0, 8.0))  # 256 planes of 256 pixels
+    assert rule_of(last) == "upsample_bilinear2d nhwc"
+
+
+def test_a_loss_per_element_is_no_sum() -> None:
+    each = op("aten.mse_loss.default", ["2*float32[64]", 0], ["float32[64]"])
+    mean = op("aten.mse_loss.default", ["2*float32[64]"], ["float32[]"])
+    assert (rule_of(each), rule_of(mean)) == ("mse_loss contiguous", "mse_loss inner 4")
+
+
+def test_single_elements_behind_an_index_are_read_apart_and_rows_are_not() -> None:
+    rows = op("aten.index.Tensor", ["float32[64,8]", ["int64[16]"]], ["float32[16,8]"])
+    elements = op("aten.index.Tensor", ["float32[64,8]", [None, "int64[4]"]], ["float32[64,4]"])
+    assert [works(one, H200.num_sms)[0].coordinates[2] for one in (rows, elements)] == [5.0, 2.0]  # 32 bytes, 4 bytes

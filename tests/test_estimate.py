@@ -128,7 +128,7 @@ def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> No
     host = pricing_for(find_gpu("h100-80gb")).profile.host
     weights = host.weights_percent  # no tensors, so no kernels: the CPU's time alone
     forward_ms = (host.module_ns + weights["view"] / 100 * host.forward_ns) / 1e6
-    backward_ms = weights["backward view"] / 100 * host.backward_ns / 1e6
+    backward_ms = (host.backward_pass_ns + weights["backward view"] / 100 * host.backward_ns) / 1e6
     optimizer_ms = (host.optimizer_step_ns + host.optimizer_call_ns) / 1e6
     step_ms = forward_ms + backward_ms + optimizer_ms
     spread = host.fast_percent, host.slow_percent
@@ -170,8 +170,12 @@ def test_the_json_has_the_names_of_the_fields(estimate: trainfit.Estimate) -> No
 
 
 def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
-    host = pricing_for(find_gpu("h100-80gb")).profile.host  # the optimizer's step is all that takes any time
-    step_ms = (host.optimizer_step_ns + host.optimizer_call_ns) / 1e6
+    host = pricing_for(find_gpu("h100-80gb")).profile.host
+    weights = host.weights_percent
+    forward_ms = (host.module_ns + weights["view"] / 100 * host.forward_ns) / 1e6
+    backward_ms = (host.backward_pass_ns + weights["backward view"] / 100 * host.backward_ns) / 1e6
+    optimizer_ms = (host.optimizer_step_ns + host.optimizer_call_ns) / 1e6
+    step_ms = forward_ms + backward_ms + optimizer_ms
     low_ms, high_ms = (step_ms * percent / 100 for percent in (host.fast_percent, host.slow_percent))
     assert str(estimate).splitlines() == [
         "fits h100-80gb: 42.0 MiB of 78.6 GiB (0.1%)",
@@ -196,7 +200,7 @@ def test_print_shows_the_table(estimate: trainfit.Estimate) -> None:
         "time",
         f"  step      {step_ms:.1f} ms ({low_ms:.1f} to {high_ms:.1f}); "
         f"launch-bound: the GPU waits {step_ms:.1f} ms for the CPU",
-        f"  phases    optimizer {step_ms:.1f} ms",
+        f"  phases    backward {backward_ms:.1f} ms, optimizer {optimizer_ms:.1f} ms",
         "  GPU busy  0.0 ms, MFU 0.0%",
         "  source    datasheet (datasheet, less certain)",
         "",

@@ -348,6 +348,20 @@ def test_cells_take_their_fused_kernels_and_known_values_come_back_to_the_host()
 # ---- gradients -----------------------------------------------------------------------------------------------------
 
 
+def test_a_bias_is_added_in_place_to_the_product_of_an_input_with_gaps() -> None:
+    with ghost_gpu("h200") as mode:
+        names: list[str] = []
+        layer, x = nn.Linear(8, 16, device="cuda"), torch.randn(3, 5, 8, device="cuda")
+        mode.listener = lambda func, args, kwargs, out: names.append(str(func))
+        layer(x)
+        assert [name for name in names if "add" in name] == ["aten.addmm.default"]
+        names.clear()
+        layer(x.transpose(0, 1)).sum().backward()
+        assert [name for name in names if "add" in name or "mm" in name][:2] == ["aten.mm.default", "aten.add_.Tensor"]
+        assert layer.bias.grad is not None
+        assert layer.bias.grad.shape == (16,)
+
+
 def test_gradients_are_summed_in_place_when_nobody_else_holds_them() -> None:
     def program() -> None:
         y = torch.randn(4, device="cuda", requires_grad=True) * 2

@@ -127,6 +127,17 @@ def test_a_tensor_without_elements_is_known() -> None:
         assert torch.nonzero(nothing).shape == (0, 1)
 
 
+def test_waves_are_made_of_their_spectrum_and_the_windows_leave_no_gaps() -> None:
+    with ghost_gpu("h200"):
+        window, waves = torch.ones(64, device="cuda"), torch.randn(3, 400, device="cuda").requires_grad_()
+        spectrum = torch.stft(waves, 64, window=window, return_complex=True)
+        again = torch.istft(spectrum, 64, window=window, length=400)
+        again.sum().backward()
+        assert (spectrum.shape, again.shape) == ((3, 33, 26), (3, 400))
+        assert waves.grad is not None
+        assert torch.equal(waves, torch.randn(3, 400, device="cuda"))
+
+
 def test_ctc_loss_keeps_a_table_of_its_paths() -> None:
     with ghost_gpu("h200"):
         log_probs = torch.randn(50, 4, 20, device="cuda").log_softmax(2).requires_grad_()

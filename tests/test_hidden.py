@@ -185,6 +185,33 @@ def test_workspaces_of_convolutions_are_mostly_known(
             id="a foreach norm has a number per chunk of the largest tensor for every tensor",
         ),
         pytest.param(
+            "aten._euclidean_dist.default",
+            "f32[2,10,64], f32[2,20,64]",
+            # Squares of 5,120 bytes and their 20 sums, ones; the same of the other side; then both, 66 numbers wide.
+            (5120, 80, -5120, 80, 10_240, 160, -10_240, 160, 5120, 5280, -5120, -80, -80, 10_560, -160, -160, OUTPUT),
+            id="distances are a product of both sides joined with their squared norms and ones",
+        ),
+        pytest.param(
+            "aten.topk.default",
+            "f32[29,1024,1024], 20, -1, False",
+            # 29,696 rows, a block each: 256 counts of 2 bytes per block, 256 of 4 bytes per row
+            (OUTPUT, OUTPUT, 118_784, 237_568, 237_568, 15_204_352, 30_408_704, 118_784, 118_784),
+            id="the largest of many rows are found by counting digits in blocks",
+        ),
+        pytest.param(
+            "aten.topk.default",
+            "bf16[2,50000], 4",
+            # 4 numbers per thread, 1,024 per block: 49 blocks per row
+            (OUTPUT, OUTPUT, 4, 16, 8, 98 * 512, 2 * 1024, 392, 392),
+            id="the largest of a long row are found by many blocks",
+        ),
+        pytest.param(
+            "aten.topk.default",
+            "f32[4000,799]{1,4000}, 4",
+            (OUTPUT, OUTPUT, 12_784_000),
+            id="the largest of short rows are found in place, of a copy that lies row by row",
+        ),
+        pytest.param(
             "aten.native_dropout.default",
             "f32[4], 0.1, True",
             (LAST_OUTPUT, OUTPUT),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainfit.records import Op, Phase
+from trainfit.records import HostWork, Op, Phase
 from trainfit.simulate import simulate_time
 from trainfit.simulate.time import KERNEL_GAP_NS
 
@@ -47,11 +47,21 @@ def test_a_step_that_ends_on_the_cpu_lasts_until_the_cpu_is_done() -> None:
     assert simulate_time([op(), op()], [1_000, 9_000], [100, 0]).step_ns == 10_000
 
 
-def test_reading_a_value_back_makes_the_cpu_wait() -> None:
-    ops = [op(), op(name="aten._local_scalar_dense.default"), op()]
-    played = simulate_time(ops, [100, 100, 100], [50_000, 1_000, 200])
-    # The kernel ends at 50,100, the copy at 51,100 + gap; only then is the third op issued.
-    assert played.ends_ns == (50_100, 51_100 + GAP, 51_100 + GAP + 100 + GAP - 100 + 200)
+def test_after_it_waited_the_cpu_issues_when_all_it_had_given_the_stream_is_done() -> None:
+    after_reading = Op("aten.mm.default", Phase.FORWARD, "", (), (), (), before=HostWork(True, 0, 0))
+    played = simulate_time([op(), op(stream=1), after_reading, op()], [100, 100, 3_000, 100], [50_000, 90_000, 200, 0])
+    # The kernel ends at 50,100; only then is the third op issued, which takes 3,000. The other stream goes on.
+    assert played.issued_ns == (100, 200, 53_100, 53_200)
+    assert played.ends_ns == (50_100, 90_200, 53_300, 53_200)
+    assert played.host_ns == 3_300
+
+
+def test_the_cpu_does_not_wait_for_what_only_the_stream_waits_for() -> None:
+    after_reading = Op("aten.mm.default", Phase.FORWARD, "", (), (), (), 0, (2,), before=HostWork(True, 0, 0))
+    played = simulate_time([op(stream=1), op(), after_reading], [100] * 3, [20_000, 5_000, 300])
+    # The stream's own kernel ends at 5,200, so the third op is issued at 5,300; it runs when the other stream is done.
+    assert played.issued_ns == (100, 200, 5_300)
+    assert played.ends_ns == (20_100, 5_200, 20_100 + GAP + 300)
 
 
 def test_streams_run_side_by_side_and_each_in_order() -> None:
@@ -83,6 +93,12 @@ def test_an_op_of_many_kernels_runs_while_its_later_ones_are_issued() -> None:
     # the last kernel until 9,000; an op that takes it longer is done when it is.
     assert simulate_time([op()], [9_000], [5_000], [8_000]).ends_ns == (9_000,)
     assert simulate_time([op()], [9_000], [50_000], [8_000]).ends_ns == (51_000,)
+
+
+def test_between_the_kernels_of_an_op_lies_the_same_gap_as_between_ops() -> None:
+    played = simulate_time([op(), op(), op()], [100] * 3, [50_000, 0, 7_000], [0] * 3, [3, 0, 1])
+    assert played.ends_ns == (50_100 + 2 * GAP, 200, 50_100 + 3 * GAP + 7_000)
+    assert played.gpu_busy_ns == 57_000
 
 
 def test_what_ran_before_the_step_is_done() -> None:

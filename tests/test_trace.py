@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from trainfit import Step
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.records import Category, Op, Phase, Trace
+from trainfit.records import Category, HostWork, Op, Phase, Trace
 from trainfit.trace import trace_step
 
 H200 = find_gpu("h200")
@@ -178,10 +178,57 @@ def test_a_grad_scaler_unscales_and_steps() -> None:
     assert names.count("aten._foreach_norm.Scalar") == 1
     assert names.count("aten._foreach_sqrt.default") == 1
     assert bytes_by_category(t)["optimizer"] == 2 * (64 + 8) * 4
-    # Whether there was an overflow is read before the step that depends on it: the CPU waits.
-    assert names.count("aten._local_scalar_dense.default") == 1
-    assert names.index("aten._foreach_norm.Scalar") < names.index("aten._local_scalar_dense.default")
-    assert names.index("aten._local_scalar_dense.default") < names.index("aten._foreach_sqrt.default")
+    # Whether there was an overflow is read before the step that depends on it: the CPU waits, once.
+    (after_reading,) = [number for number, op in enumerate(steady_ops(t)) if op.before and op.before.waited]
+    assert names.index("aten._foreach_norm.Scalar") < after_reading < names.index("aten._foreach_sqrt.default")
+
+
+class CountsClasses(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (nn.functional.one_hot(x.argmax(-1), 3) * self.scale).sum()
+
+
+def test_classes_are_written_without_a_look_at_their_numbers() -> None:
+    t = trace(CountsClasses(), x(4, 3), loss=lambda output: output)
+    assert [op.name.split(".")[1] for op in steady_ops(t) if op.phase is Phase.FORWARD] == [
+        "argmax", "zeros", "unsqueeze", "scatter_", "mul", "sum",
+    ]  # fmt: skip
+    assert not any(op.before for op in steady_ops(t))
+
+
+class ReadsAndComputes(nn.Module):
+    """Buckets of distances on the host, and rows chosen by a mask and by a number that is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(4, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        near = (torch.arange(6) < 3).to(torch.int64)
+        found = x + self.table(near.to(x.device))[:4]
+        scaled = found[torch.tensor([0, 1, 2, 3])] * found.sum().item()
+        return scaled[torch.ones(4, dtype=torch.bool, device=x.device)].sum()
+
+
+def test_an_op_knows_what_the_cpu_did_for_itself_since_the_one_before() -> None:
+    t = trace(ReadsAndComputes(), x(4, 8), loss=lambda output: output)
+    forward = [(op.name, op.before) for op in steady_ops(t) if op.phase is Phase.FORWARD and op.before]
+    assert forward == [
+        ("aten._to_copy.default", HostWork(False, 3, 18)),  # arange, a comparison, a cast: six numbers each
+        ("aten.embedding.default", HostWork(True, 0, 0)),  # the copy had to end
+        ("aten.index.Tensor", HostWork(False, 1, 0)),  # a tensor of numbers is made without an op that writes it
+        ("aten.sum.default", HostWork(True, 0, 0)),  # the indices were copied
+        ("aten.mul.Tensor", HostWork(True, 0, 0)),  # the sum was read
+        ("aten.sum.default", HostWork(True, 0, 0)),  # how many rows the mask has is asked before they are taken
+    ]
+    # Mask and indices are asked for once more where gradients are written through them. The optimizer's own counts are
+    # no work.
+    assert [op.before for op in steady_ops(t) if op.phase is Phase.BACKWARD and op.before] == [HostWork(True, 0, 0)] * 2
+    assert [op.before for op in steady_ops(t) if op.phase is Phase.OPTIMIZER and op.before] == []
 
 
 # ---- what the user passed is left alone ----------------------------------------------------------------------------

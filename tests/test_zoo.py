@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import warnings
 from collections.abc import Iterator
@@ -21,8 +22,10 @@ with warnings.catch_warnings():
     from zoo import make_step, zoo
     from zoo_images import image_net_cases
     from zoo_second import second_cases
+    from zoo_survey_nets import survey_nets
 
-    CASES = zoo(tiny=True) | {case.name: case for case in (*second_cases(tiny=True), *image_net_cases(tiny=True))}
+    others = [*second_cases(tiny=True), *image_net_cases(tiny=True), *itertools.chain(*survey_nets(tiny=True))]
+    CASES = zoo(tiny=True) | {case.name: case for case in others}
 
 
 @pytest.fixture(autouse=True)

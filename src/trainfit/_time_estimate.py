@@ -17,10 +17,11 @@ from trainfit.cost import (
     Pricing,
     further_times_ns,
     issue_times_ns,
+    kernels_in_turn,
     price_with,
     unpriced,
 )
-from trainfit.records import Op, Phase, TimelinePoint, Trace
+from trainfit.records import Op, Phase, StepTime, TimelinePoint, Trace
 from trainfit.simulate import simulate_time
 
 LAUNCH_BOUND_IDLE = 0.15
@@ -112,15 +113,15 @@ class TimeEstimate:
 
 def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     """The time of a steady step of `trace`."""
-    ops, costs, issue_ns, further_ns = _steady_step(trace, pricing)
-    played = simulate_time(ops, issue_ns, [cost.time_ns for cost in costs], further_ns)
+    step = price_steady_step(trace, pricing)
+    ops, costs, played = step.ops, step.costs, step.play(step.gpu_ns)
     silent_ns = [0 if cost.is_collective else cost.time_ns for cost in costs]
     busy_ns, step_ns = sum(silent_ns), played.step_ns
     communication_ns = played.gpu_busy_ns - busy_ns
-    exposed_ns = step_ns - simulate_time(ops, issue_ns, silent_ns, further_ns).step_ns if communication_ns else 0
+    exposed_ns = step_ns - step.play(silent_ns).step_ns if communication_ns else 0
     source: Literal["profile", "datasheet"] = "profile" if pricing.is_measured else "datasheet"
     launch_bound = _is_launch_bound(step_ns - exposed_ns - busy_ns, step_ns)
-    ends = _ends_ns(ops, costs, issue_ns, further_ns, pricing.profile.host, _KERNELS_OFF[source])
+    ends = _ends_ns(step, pricing.profile.host, _KERNELS_OFF[source])
     arithmetic_ns = sum(
         cost.arithmetic_ns for op, cost in zip(ops, costs, strict=True) if op.phase is not Phase.RECOMPUTE
     )
@@ -149,26 +150,22 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
 
 def steady_step_ns(trace: Trace, pricing: Pricing) -> int:
     """The time of a steady step, and nothing else about it."""
-    ops, costs, issue_ns, further_ns = _steady_step(trace, pricing)
-    return simulate_time(ops, issue_ns, [cost.time_ns for cost in costs], further_ns).step_ns
+    step = price_steady_step(trace, pricing)
+    return step.play(step.gpu_ns).step_ns
 
 
 def _is_launch_bound(waiting_ns: int, step_ns: int) -> bool:
     return waiting_ns > LAUNCH_BOUND_IDLE * step_ns
 
 
-def _ends_ns(
-    ops: Sequence[Op], costs: Sequence[OpCost], issue_ns: Sequence[int], further_ns: Sequence[int], host: HostCosts,
-    kernels_off: float,
-) -> tuple[tuple[int, int], tuple[int, int]]:  # fmt: skip
+def _ends_ns(step: SteadyStep, host: HostCosts, kernels_off: float) -> tuple[tuple[int, int], tuple[int, int]]:
     """The step, and how long the GPU is busy in it, on the host at its fastest with kernels as fast as they may be, and
     on the slowest with the slowest."""
 
     def played_ns(host_percent: int, kernels: float) -> tuple[int, int]:
-        issue, further = ([ns * host_percent // 100 for ns in times] for times in (issue_ns, further_ns))
-        times_ns = [round(cost.time_ns * kernels) for cost in costs]
-        busy_ns = sum(time_ns for cost, time_ns in zip(costs, times_ns, strict=True) if not cost.is_collective)
-        return simulate_time(ops, issue, times_ns, further).step_ns, busy_ns
+        times_ns = [round(time_ns * kernels) for time_ns in step.gpu_ns]
+        busy_ns = sum(time_ns for cost, time_ns in zip(step.costs, times_ns, strict=True) if not cost.is_collective)
+        return step.play(times_ns, host_percent).step_ns, busy_ns
 
     return played_ns(host.fast_percent, 1 - kernels_off), played_ns(host.slow_percent, 1 + kernels_off)
 
@@ -183,11 +180,11 @@ def _communication_source(costs: Iterable[OpCost]) -> Literal["profile", "links"
 def hidden_behind_communication_ns(trace: Trace, pricing: Pricing, blocks: Sequence[str], work_ns: int) -> int:
     """How much of `work_ns` more work before each block's backward the step does not get longer by, per block: what
     runs while the GPU would wait for collectives."""
-    ops, costs, issue_ns, further_ns = _steady_step(trace, pricing)
-    gpu_ns = [cost.time_ns for cost in costs]
-    if not any(op.stream for op in ops):
+    step = price_steady_step(trace, pricing)
+    gpu_ns = step.gpu_ns
+    if not any(op.stream for op in step.ops):
         return 0
-    own = [(number, f"{op.module}.") for number, op in enumerate(ops) if gpu_ns[number] and _is_own_backward(op)]
+    own = [(number, f"{op.module}.") for number, op in enumerate(step.ops) if gpu_ns[number] and _is_own_backward(op)]
     slower_ns, num_blocks = list(gpu_ns), 0
     for prefix in (f"{block}." for block in blocks):
         first = next((number for number, module in own if module.startswith(prefix)), None)
@@ -196,7 +193,7 @@ def hidden_behind_communication_ns(trace: Trace, pricing: Pricing, blocks: Seque
             num_blocks += 1
     if not num_blocks:
         return 0
-    before, after = (simulate_time(ops, issue_ns, times, further_ns).step_ns for times in (gpu_ns, slower_ns))
+    before, after = (step.play(times).step_ns for times in (gpu_ns, slower_ns))
     return max(0, work_ns - (after - before) // num_blocks)
 
 
@@ -205,15 +202,45 @@ def _is_own_backward(op: Op) -> bool:
     return op.phase is Phase.BACKWARD and op.stream == 0 and op.name.startswith("aten.")
 
 
-def _steady_step(
-    trace: Trace, pricing: Pricing
-) -> tuple[list[Op], tuple[OpCost, ...], tuple[int, ...], tuple[int, ...]]:
-    """The ops of a steady step, what each costs, what the CPU takes to issue it, and how much of that comes late."""
+@dataclass(frozen=True, slots=True)
+class SteadyStep:
+    """The ops of a steady step and what each costs the GPU and the CPU."""
+
+    ops: list[Op]
+    costs: tuple[OpCost, ...]
+    issue_ns: tuple[int, ...]
+    further_ns: tuple[int, ...]
+    """How much of `issue_ns` comes after an op's first kernel."""
+    kernels: tuple[int, ...]
+    """How many of an op's run one after the other."""
+
+    @property
+    def gpu_ns(self) -> list[int]:
+        return [cost.time_ns for cost in self.costs]
+
+    def play(self, gpu_ns: Sequence[int], host_percent: int = 100) -> StepTime:
+        """The step with these times of kernels, on a host that takes this percentage of its usual time."""
+        issue_ns, further_ns = self.issue_ns, self.further_ns
+        if host_percent != 100:
+            issue_ns, further_ns = (
+                tuple([time_ns * host_percent // 100 for time_ns in times]) for times in (issue_ns, further_ns)
+            )
+        return simulate_time(self.ops, issue_ns, gpu_ns, further_ns, self.kernels)
+
+
+def price_steady_step(trace: Trace, pricing: Pricing) -> SteadyStep:
+    """A section that runs twice is there twice."""
     sections = (trace.sections[index] for index in trace.steady_step)
     ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
     costs = price_with(ops, pricing)
     kernels, host = [cost.kernels for cost in costs], pricing.profile.host
-    return ops, costs, issue_times_ns(ops, kernels, host), further_times_ns(ops, kernels, host)
+    return SteadyStep(
+        ops=ops,
+        costs=costs,
+        issue_ns=issue_times_ns(ops, kernels, host),
+        further_ns=further_times_ns(ops, kernels, host),
+        kernels=kernels_in_turn(ops, kernels),
+    )
 
 
 def timed_points(trace: Trace, points: Iterable[TimelinePoint], op_ends_ns: Sequence[int]) -> tuple[TimelinePoint, ...]:

@@ -59,6 +59,15 @@ class TensorRef:
 
 
 @dataclass(frozen=True, slots=True)
+class HostWork:
+    """What the CPU did between two ops, beside issuing them."""
+
+    waited: bool  # for all that was issued: it read a value, or copied from the host
+    num_ops: int  # on tensors of its own, after it had waited
+    num_elements: int  # that those ops wrote
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One aten op as the GPU's dispatcher saw it, below autograd and autocast."""
 
@@ -71,6 +80,9 @@ class Op:
     stream: int = 0  # the stream it runs on; 0 is the default one
     waits: tuple[int, ...] = ()  # how many ops back are those, of other streams, that must be done before it starts
     tf32: bool = False  # a product of float32 that the GPU may round to TF32, as torch was told when it ran
+    before: HostWork | None = (
+        None  # what the CPU did since the op before it, if anything; an optimizer's own is no work
+    )
 
     def input_refs(self) -> Iterator[TensorRef]:
         """The tensors among the arguments, in order, lists opened."""
@@ -204,6 +216,7 @@ class StepTime:
     gpu_busy_ns: int  # the sum of all kernels' times
     host_ns: int  # how long the CPU issued and computed, waits for the GPU left out
     phase_ns: tuple[tuple[Phase, int], ...]  # by what was running when time went by; sums to step_ns
+    issued_ns: tuple[int, ...]  # per op, when the CPU had issued it
     ends_ns: tuple[int, ...]  # per op, when it was done; for an op without kernel, when the CPU was
 
 

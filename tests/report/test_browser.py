@@ -58,7 +58,7 @@ def test_the_cursor_names_the_op_and_the_module_under_the_mouse(tab: Tab) -> Non
         figure = "#memory figure:first-of-type"
         return text(tab, f"{figure} .when").split(", ")[1], text(tab, f"{figure} .module")
 
-    modules = [under(share) for share in (0.002, 0.2, 0.5)]
+    modules = [under(share) for share in (0.002, 0.1, 0.5)]
     assert modules[0] == ("forward", "layers.0.up")
     assert modules[1][0] == "forward"
     assert modules[2][0] == "backward"

@@ -23,19 +23,28 @@ from typing import Any
 
 import torch
 
-from trainfit.calibrate import broadcasts, compute, images, lookups, memory
+from trainfit.calibrate import (
+    broadcasts,
+    compute,
+    extremes,
+    filters,
+    functions,
+    further,
+    images,
+    lookups,
+    memory,
+    odd_sizes,
+)
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
-from trainfit.calibrate.host import charges_of, time_in_a_fresh_process
+from trainfit.calibrate.host import host_costs, time_in_a_fresh_process
 from trainfit.calibrate.measure import Sample, measure
-from trainfit.calibrate.models import small_models
-from trainfit.cost.host import Timing, reduce_host, reduce_launch_ns, reduce_weights
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
 from trainfit.cost.reduce import reduce_samples
 from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
 
-RAW_SCHEMA = 4
+RAW_SCHEMA = 5
 WORKLOADS_PER_CHUNK = 40
 """What is lost at most when a run is cut short."""
 HOST_STRETCHES = 4
@@ -82,6 +91,11 @@ def groups() -> list[Group]:
         ("rest", 3, broadcasts.rest()),
         ("attention products", 2, compute.attention_products()),
         ("lookups", 2, lookups.lookups()),
+        ("filters", 2, filters.filters()),
+        ("functions", 2, functions.functions()),
+        ("extremes", 2, extremes.extremes()),
+        ("further", 2, further.further()),
+        ("odd sizes", 2, odd_sizes.odd_sizes()),
     ]
 
 
@@ -244,21 +258,11 @@ def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 def _write(path: Path, partial_path: Path) -> None:
     records = _records(partial_path)
     header = records[0]
-    processes = [record["host_times_ns"] for record in records if "host_times_ns" in record]
     gpu = find_gpu(str(header["gpu"]))
     reduced = reduce_samples(gpu, (record["sample"] for record in records if "sample" in record))
-    tables = parse_tables(reduced, gpu)
-    single_ops = [record["op_times_ns"] for record in records if "op_times_ns" in record]
-    weights = reduce_weights(single_ops)
-    host = {
-        name: Timing(
-            charges=charges_of(model, gpu, tables, weights), processes_ns=[times_ns[name] for times_ns in processes]
-        )
-        for name, model in small_models().items()
-    }
+    costs = host_costs(records, gpu, parse_tables(reduced, gpu))
     collectives = [record["collectives"] for record in records if "collectives" in record]
     measured_last = {"collectives": collectives[-1]} if collectives else {}
-    costs = reduce_host(host, weights, reduce_launch_ns(single_ops))
     write_profile(path, profile_json(header, reduced, costs) | measured_last)
 
 

@@ -1,9 +1,9 @@
 """What the CPU pays to issue work: single ops, and small models that are trained phase by phase, in processes of their
 own.
 
-In: a GPU and its host. Out: the nanoseconds of single ops by kind and of every timed step by model and phase
-(`time_in_a_fresh_process`), and what each phase is charged for (`charges_of`; see `trainfit.cost.host`). Phases:
-forward, backward, optimizer.
+In: a GPU and its host. Out: the nanoseconds of single ops by kind and of every timed step by model and phase, and how
+many kernels each of them launches (`time_in_a_fresh_process`); and what each phase is charged for (`charges_of`; see
+`trainfit.cost.host`). Phases: forward, backward, optimizer.
 
 The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. How fast that is depends on
 where the machine puts a process and on what else runs there: on a virtual machine, a loop in Python took 0.7 ms on some
@@ -17,24 +17,38 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
+from trainfit.calibrate.measure import gpu_kernels, marker_name, split_at_markers
 from trainfit.calibrate.models import SmallModel, small_models
-from trainfit.calibrate.single_ops import time_single_ops
-from trainfit.cost.host import Weights, count_charges
+from trainfit.calibrate.single_ops import CALLS, Prepare, single_ops, time_single_ops
+from trainfit.cost.host import (
+    Timing,
+    Weights,
+    count_charges,
+    reduce_host,
+    reduce_known,
+    reduce_weights,
+    timed_with,
+)
 from trainfit.cost.price import num_kernels
 from trainfit.cost.profile import Measured
 from trainfit.gpus.catalogue import Gpu
 from trainfit.step import Step
+from trainfit.torch_compat import gpu_marker
 from trainfit.trace import trace_step
 
 WARM_UP, TIMED = 2, 7
 _WRITE_TIMES = "from trainfit.calibrate.host import write_times; write_times()"
 
 Times = dict[str, list[int]]
+Training = Callable[[Callable[[], None]], list[tuple[str, int]]]
+"""Runs one step, and calls its argument before each phase."""
 
 
 class HostTimes(TypedDict):
@@ -43,6 +57,9 @@ class HostTimes(TypedDict):
     op_times_ns: Times
     host_times_ns: dict[str, Times]
     """By model."""
+    op_kernels: dict[str, int]
+    host_kernels: dict[str, dict[str, int]]
+    """By model and phase."""
 
 
 def time_in_a_fresh_process() -> HostTimes:
@@ -56,38 +73,69 @@ def time_in_a_fresh_process() -> HostTimes:
 
 def write_times() -> None:
     """What the process started by `time_in_a_fresh_process` does."""
+    sys.stdout.write(json.dumps(time_host()))
+
+
+def time_host() -> HostTimes:
+    """All ops and models in this process. Time nothing in it afterwards: a profiler slows launches for good."""
     models = small_models()
-    times = dict(zip(models, time_models(models.values()), strict=True))
-    sys.stdout.write(json.dumps(HostTimes(op_times_ns=time_single_ops(), host_times_ns=times)))
+    trainings = {name: training_of(model, "cuda") for name, model in models.items()}
+    times = dict(zip(models, time_models(trainings.values(), torch.cuda.synchronize), strict=True))
+    ops = single_ops("cuda")
+    op_times_ns = time_single_ops(ops, torch.cuda.synchronize)
+    op_kernels, host_kernels = _count_kernels(ops, trainings)
+    return HostTimes(op_times_ns=op_times_ns, host_times_ns=times, op_kernels=op_kernels, host_kernels=host_kernels)
 
 
-def time_models(models: Iterable[SmallModel], device: str = "cuda") -> list[Times]:
+def time_models(trainings: Iterable[Training], begin: Callable[[], None]) -> list[Times]:
     """Nanoseconds of every timed step of each model by phase; gradients are set to None in the optimizer's. Steps of
-    all models take turns, so that a host that changes its speed changes it for all."""
-    trainings = [_training(model, device) for model in models]
-    found: list[Times] = [{} for _ in trainings]
+    all models take turns, so that a host that changes its speed changes it for all. Before each phase comes `begin`."""
+    known = list(trainings)
+    found: list[Times] = [{} for _ in known]
     for number in range(WARM_UP + TIMED):
-        for training, times in zip(trainings, found, strict=True):
-            for phase, elapsed_ns in training():
-                if number >= WARM_UP:
-                    times.setdefault(phase, []).append(elapsed_ns)
+        for training, times in zip(known, found, strict=True):
+            spent: Counter[str] = Counter()
+            for phase, elapsed_ns in training(begin):
+                spent[phase] += elapsed_ns
+            if number >= WARM_UP:
+                for phase, spent_ns in spent.items():
+                    times.setdefault(phase, []).append(spent_ns)
     return found
 
 
-def _training(small: SmallModel, device: str) -> Callable[[], list[tuple[str, int]]]:
-    """One training step of the model: its phases and how long the CPU took over each."""
+def _count_kernels(
+    ops: Mapping[str, Prepare], trainings: Mapping[str, Training]
+) -> tuple[dict[str, int], dict[str, dict[str, int]]]:
+    """Of one op of each kind, and of a step of each model by phase."""
+    marker = marker_name()
+    labels: list[tuple[int, str]] = []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for kind, prepare in ops.items():
+            run = prepare()
+            gpu_marker()
+            run()
+            labels.append((-1, kind))
+            gpu_marker()  # what prepares the next kind is nobody's
+            labels.append((-1, ""))
+        for number, training in enumerate(trainings.values()):
+            labels += [(number, phase) for phase, _ in training(gpu_marker)]
+        torch.cuda.synchronize()
+    counted: list[Counter[str]] = [Counter() for _ in range(len(trainings) + 1)]
+    for (number, label), segment in zip(labels, split_at_markers(gpu_kernels(profiler), marker), strict=True):
+        counted[number][label] += len(segment)
+    return (
+        {kind: round(counted[-1][kind] / CALLS) for kind in ops},
+        {name: dict(count) for name, count in zip(trainings, counted[:-1], strict=True)},
+    )
+
+
+def training_of(small: SmallModel, device: str) -> Training:
+    """One training step of the model: its phases in order and how long the CPU took over each."""
     torch.manual_seed(0)
     with torch.device(device):
         model = small.build().to(small.dtype)
     optimizer = small.optimizer(model.parameters())
     inputs = small.inputs(device)
-
-    def timed(work: Callable[[], Any]) -> tuple[int, Any]:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter_ns()
-        result = work()
-        return time.perf_counter_ns() - begin, result
 
     def forward() -> Any:
         with torch.autocast(device, small.autocast or torch.bfloat16, enabled=small.autocast is not None):
@@ -99,22 +147,51 @@ def _training(small: SmallModel, device: str) -> Callable[[], list[tuple[str, in
         optimizer.step()
         optimizer.zero_grad()
 
-    def step() -> list[tuple[str, int]]:
-        forward_ns = backward_ns = 0
+    def step(begin: Callable[[], None]) -> list[tuple[str, int]]:
+        phases: list[tuple[str, int]] = []
+
+        def timed(phase: str, work: Callable[[], Any]) -> Any:
+            begin()
+            begin_ns = time.perf_counter_ns()
+            result = work()
+            phases.append((phase, time.perf_counter_ns() - begin_ns))
+            return result
+
         for _ in range(small.micro_batches):
-            passed_ns, loss = timed(forward)
-            forward_ns += passed_ns
-            backward_ns += timed(loss.backward)[0]
+            loss = timed("forward", forward)
+            timed("backward", loss.backward)
             del loss
-        return [("forward", forward_ns), ("backward", backward_ns), ("optimizer", timed(update)[0])]
+        timed("optimizer", update)
+        return phases
 
     return step
 
 
+def host_costs(records: Sequence[Mapping[str, Any]], gpu: Gpu, tables: Mapping[str, Measured]) -> dict[str, Any]:
+    """The fields of `HostCosts` from what processes timed, each in a record; other records are passed over. Kernels
+    were counted in at least one. `tables` are the profile's."""
+    op_times_ns = [record["op_times_ns"] for record in records if "op_times_ns" in record]
+    host_times_ns = [record["host_times_ns"] for record in records if "host_times_ns" in record]
+    op_kernels, host_kernels = next(
+        (record["op_kernels"], record["host_kernels"]) for record in records if "op_kernels" in record
+    )
+    weights = reduce_weights(op_times_ns, op_kernels)
+    timings = {
+        name: Timing(
+            charges=charges_of(model, gpu, tables, weights, host_kernels[name]),
+            processes_ns=[times_ns[name] for times_ns in host_times_ns if name in times_ns],
+        )
+        for name, model in small_models().items()
+    }
+    return reduce_host(timings, weights, reduce_known(op_times_ns))
+
+
 def charges_of(
-    small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured], weights: Weights
+    small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured], weights: Weights, kernels: Mapping[str, int]
 ) -> dict[str, dict[str, float]]:
-    """What a training step of the model is charged for, by phase, from a trace of it; `tables` are the profile's."""
+    """What a training step of the model is charged for, by phase, from a trace of it. `tables` are the profile's; how
+    many kernels so small convolutions take they do not know, so those of a phase, which were counted, say how many
+    there are beyond one per op."""
     step = Step(
         model=lambda: small.build().to(small.dtype),
         batch=small.inputs("cpu"),
@@ -126,4 +203,10 @@ def charges_of(
     trace = trace_step(step, gpu)
     sections = (trace.sections[index] for index in trace.steady_step)
     ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
-    return count_charges(ops, [num_kernels(op, gpu, tables) for op in ops], weights)
+    num_launched = [num_kernels(op, gpu, tables) for op in ops]
+    charged = count_charges(ops, num_launched, weights)
+    for phase, counts in charged.items():
+        launches = sum(count > 0 for op, count in zip(ops, num_launched, strict=True) if timed_with(op) == phase)
+        if "recurrent_kernel" not in counts:
+            counts["further_kernel"] = max(kernels[phase] - launches, 0)
+    return charged

@@ -100,6 +100,38 @@ class FlatBlock(nn.Module):
         return x + F.dropout(self.down(F.gelu(self.up(self.second(x)))), 0.1)
 
 
+class WindowBlock(nn.Module):
+    """Attention within windows of a picture out of plain ops, with a bias looked up by distance: much is moved about
+    and little is computed."""
+
+    places: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+        self.bias = nn.Parameter(torch.zeros(8, HEADS))
+        self.register_buffer("places", torch.zeros(4, 4, dtype=torch.int64), persistent=False)
+
+    def attend(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).reshape(*x.shape[:2], 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = (q * (WIDTH // HEADS) ** -0.5) @ k.transpose(-2, -1)
+        scores = scores + self.bias[self.places.view(-1)].view(4, 4, -1).permute(2, 0, 1).contiguous().unsqueeze(0)
+        y = F.dropout(scores.softmax(-1), 0.1) @ v
+        return self.out(y.transpose(1, 2).reshape(x.shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        side = int(tokens**0.5)
+        moved = torch.roll(self.first(x).view(batch, side, side, width), (-1, -1), (1, 2))
+        parts = moved.view(batch, side // 2, 2, side // 2, 2, width).permute(0, 1, 3, 2, 4, 5).contiguous()
+        y = self.attend(parts.view(-1, 4, width)).view(batch, side // 2, side // 2, 2, 2, width)
+        y = y.permute(0, 1, 3, 2, 4, 5).contiguous().view(batch, side, side, width)
+        x = x + torch.roll(y, (1, 1), (1, 2)).view(batch, tokens, width)
+        return x + self.down(F.gelu(self.up(self.second(x))))
+
+
 class ConvBlock(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -210,6 +242,9 @@ def small_models() -> dict[str, SmallModel]:
         "library encoder checkpointed": SmallModel(build=partial(library_encoder, True)),
         "library encoder autocast checkpointed": SmallModel(build=partial(library_encoder, True), autocast=bf16),
         "images": SmallModel(build=Images, is_text=False),
+        "images autocast": SmallModel(build=Images, is_text=False, autocast=bf16),
+        "windows": SmallModel(build=partial(Text, WindowBlock)),
+        "windows autocast": SmallModel(build=partial(Text, WindowBlock), autocast=bf16),
         "images checkpointed": SmallModel(build=partial(Images, True), is_text=False),
         "lstm": SmallModel(build=partial(Recurrent, nn.LSTM, 512, 2, True, 4)),
         "lstm one way": SmallModel(build=partial(Recurrent, nn.LSTM, 768, 1, False, 12), dtype=bf16),

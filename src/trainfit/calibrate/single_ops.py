@@ -2,13 +2,14 @@
 
 In: a device. Out: by kind (see `trainfit.cost.host`) the nanoseconds that one of them took, once per round; rounds go
 through all kinds, so that a host that changes its speed changes it for all. Results are kept until the round is over,
-since autograd keeps them in a step. Backward kinds are chains of nodes that are run backward.
+since autograd keeps them in a step. Backward kinds are chains of nodes that are run backward. How many kernels one of
+each kind launches is counted apart.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,10 +23,14 @@ from trainfit.cost.host import (
     BACKWARD_PRODUCTS,
     BACKWARD_VIEW,
     FOUR_LAUNCHES,
+    HOST_ELEMENTS,
+    HOST_OP,
+    HOST_OPS_LARGE,
     LEAF,
     LEAF_AGAIN,
     ONE_LAUNCH,
     PLAIN,
+    READ,
     VIEW,
     WITH_INNER_VIEWS,
 )
@@ -38,18 +43,21 @@ Prepare = Callable[[], Callable[[], Any]]
 """Makes the function that is timed."""
 
 
-def time_single_ops(device: str = "cuda", large: int = 2**26) -> dict[str, list[int]]:
-    """Takes a few seconds; `large` elements are a list for which torch launches four kernels."""
-    kinds = _forward(device, large) | _backward(device)
+def single_ops(device: str, large: int = 2**26) -> dict[str, Prepare]:
+    """Each makes `CALLS` of its kind; `large` elements are a list for which torch launches four kernels."""
+    return _forward(device, large) | _backward(device)
+
+
+def time_single_ops(kinds: Mapping[str, Prepare], begin: Callable[[], None]) -> dict[str, list[int]]:
+    """Takes a few seconds; before what is timed comes `begin`."""
     times: dict[str, list[int]] = {kind: [] for kind in kinds}
     for number in range(WARM_UP_ROUNDS + ROUNDS):
         for kind, prepare in kinds.items():
             run = prepare()
-            if device == "cuda":
-                torch.cuda.synchronize()
-            begin = time.perf_counter_ns()
+            begin()
+            begin_ns = time.perf_counter_ns()
             results = run()
-            elapsed_ns = time.perf_counter_ns() - begin
+            elapsed_ns = time.perf_counter_ns() - begin_ns
             del results
             if number >= WARM_UP_ROUNDS:
                 times[kind].append(elapsed_ns // CALLS)
@@ -64,7 +72,9 @@ def _forward(device: str, large: int) -> dict[str, Prepare]:
     batch = tensor(2, 16, 64)
     image, kernel = tensor(2, 8, 8, 8, dtype=_FP32), tensor(8, 8, 3, 3, dtype=_FP32)
     mean, channels = torch.ones(8, device=device), tensor(8, dtype=_FP32)
+    narrow = tensor(2, 8, 8, 8)
     rows = torch.zeros(32, dtype=torch.int64, device=device)
+    few, many = torch.arange(16), torch.arange(HOST_ELEMENTS)
     one, one_large = ([torch.ones(size, device=device, dtype=_BF16)] for size in (64, large))
     ops: dict[str, Callable[[], Any]] = {
         PLAIN: lambda: matrix * 0.5,
@@ -79,11 +89,22 @@ def _forward(device: str, large: int) -> dict[str, Prepare]:
         "index": lambda: matrix[rows],
         "convolution": lambda: F.conv2d(image, kernel, padding=1),
         "batch norm": lambda: F.batch_norm(image, mean, mean, channels, channels, True),
+        "native batch norm": lambda: F.batch_norm(narrow, mean, mean, channels, channels, True),
         "attention": lambda: F.scaled_dot_product_attention(queries, queries, queries, is_causal=True),
         ONE_LAUNCH: lambda: torch._foreach_mul_(one, 0.5),
         FOUR_LAUNCHES: lambda: torch._foreach_mul_(one_large, 0.5),
+        READ: lambda: mean[0].item(),
+        HOST_OP: lambda: few + 1,
+        HOST_OPS_LARGE: lambda: _positions(many),
     }
     return {kind: partial(_again_and_again, op) for kind, op in ops.items()}
+
+
+def _positions(numbers: Tensor) -> None:
+    """As models put distances between tokens into buckets; nothing is kept, so memory is used again."""
+    near = numbers < 16
+    wide = numbers.float()
+    torch.where(near, wide, wide.log())
 
 
 def _again_and_again(op: Callable[[], Any]) -> Callable[[], Any]:
@@ -107,10 +128,15 @@ def _backward(device: str) -> dict[str, Prepare]:
         BACKWARD_CAST: (matrix, lambda x: x.to(_FP32 if x.dtype == _BF16 else _BF16)),
         "backward norm": (matrix, lambda x: F.layer_norm(x, (64,), scale, scale)),
         "backward batch norm": (image, lambda x: F.batch_norm(x, mean, mean, channels, channels, True)),
+        "backward native batch norm": (
+            partial(image, dtype=_BF16),
+            lambda x: F.batch_norm(x, mean, mean, channels, channels, True),
+        ),
         "backward attention": (queries, attention),
     }
     return {kind: partial(_chain, *chain) for kind, chain in chains.items()} | {
         BACKWARD_PRODUCTS: partial(_products, device),
+        "backward convolution": partial(_convolutions, device),
         LEAF: partial(_leaves, matrix, False),
         LEAF_AGAIN: partial(_leaves, matrix, True),
     }
@@ -132,6 +158,16 @@ def _products(device: str) -> Callable[[], Any]:
         last = F.linear(last, weight)
     gradient = torch.ones_like(last)
     return lambda: torch.autograd.grad(last, [first, *weights], gradient)
+
+
+def _convolutions(device: str) -> Callable[[], Any]:
+    """The gradients of image and kernel come of one op."""
+    kernels = [torch.ones(8, 8, 3, 3, device=device, requires_grad=True) for _ in range(CALLS)]
+    first = last = torch.ones(2, 8, 8, 8, device=device, requires_grad=True)
+    for kernel in kernels:
+        last = F.conv2d(last, kernel, padding=1)
+    gradient = torch.ones_like(last)
+    return lambda: torch.autograd.grad(last, [first, *kernels], gradient)
 
 
 def _leaves(leaf: Callable[..., Tensor], again: bool) -> Callable[[], Any]:

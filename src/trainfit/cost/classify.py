@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from trainfit.cost import compute, convolution, rowwise, stream
+from trainfit.cost import compute, convolution, moves, rowwise, stream
 from trainfit.cost.work import Work, argument, base_name, contiguous_stride, log, tensors_of, total_bytes
 from trainfit.records import Op, TensorRef
 
@@ -22,7 +22,7 @@ _FREE = frozenset(
     permute expand squeeze unsqueeze slice select split split_with_sizes chunk unbind narrow as_strided view_as_real
     view_as_complex _reshape_alias lift_fresh unfold diagonal swapaxes movedim set resize _conj real imag is_same_size
     record_stream _cudnn_rnn_flatten_weight _has_compatible_shallow_copy_type _nested_view_from_buffer lift sym_size
-    _assert_async _assert_tensor_metadata fsdp.record_grad_output_stream
+    _assert_async _assert_tensor_metadata _use_cudnn_ctc_loss _use_miopen_ctc_loss fsdp.record_grad_output_stream
     profiler._record_function_enter_new profiler._record_function_exit""".split()
 )
 
@@ -34,21 +34,31 @@ def _rules() -> Iterator[tuple[str, Rule]]:
         (rowwise.SOFTMAXES, rowwise.softmax),
         (rowwise.ROW_NORMS, rowwise.row_norm),
         (stream.POOLS, stream.pool),
-        (stream.MOVES, stream.move),
+        (moves.MOVES, moves.move),
+        (moves.SCATTERS, moves.scattered),
     ):
         yield from ((name, rule) for name in names)
-    yield "cumsum", lambda op: (*rowwise.running_sum(op), *stream.move(op))
+    yield from ((name, _loss) for name in stream.LOSSES)
+    for name in rowwise.SMOOTH_RESIZES:
+        yield name, lambda op: (*rowwise.smoothly_resized(op), *stream.pool(op))
+    yield from ((name, rowwise.running) for name in rowwise.RUNNING)
+    yield from ((f"_fft_{way}", rowwise.transform) for way in ("r2c", "c2r", "c2c"))
+    for name in moves.PLACED:
+        yield name, lambda op: stream.pointwise(moves.filled(op))
     for name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
-        yield name, lambda op: (*rowwise.accumulated(op), *stream.move(op))
-    yield "_embedding_bag", stream.embedding_bag
+        yield name, lambda op: (*rowwise.accumulated(op), *moves.move(op))
+    yield "_embedding_bag", moves.embedding_bag
     yield from ((name, rowwise.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
     yield from ((f"nll_loss{dims}_{way}", rowwise.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
     yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
     yield "_grouped_mm", compute.grouped_matmul
     yield from ((f"convolution{way}", convolution.convolution) for way in ("", "_backward"))
-    for backend in ("cudnn", "flash", "efficient"):
-        yield from ((f"_scaled_dot_product_{backend}_attention{way}", compute.attention) for way in ("", "_backward"))
     yield from ((f"_cudnn_rnn{way}", compute.recurrent) for way in ("", "_backward"))
+
+
+def _loss(op: Op) -> tuple[Work, ...]:
+    """Of every element, or summed up."""
+    return stream.pointwise(op) if op.outputs[0].numel > 1 else rowwise.reduction(op)
 
 
 _RULES = dict(_rules())
@@ -61,14 +71,18 @@ def works(op: Op, num_sms: int) -> tuple[Work, ...]:
         return ()
     if name in compute.MATMULS:
         return _with_roofline(op, compute.matmul(op, num_sms))
+    if name in compute.ATTENTIONS:
+        return _with_roofline(op, compute.attention(op, num_sms))
     if name in rowwise.IMAGE_NORMS:
         return _with_roofline(op, rowwise.image_norm(op, num_sms))
+    if name.removeprefix("_").startswith("linalg_") and name not in rowwise.REDUCTIONS:
+        return _with_roofline(op, rowwise.factored(op))
     rule = (
         stream.foreach
         if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_"))
-        else _RULES.get(name)
+        else _RULES.get(name, moves.own)
     )
-    return _with_roofline(op, rule(op) if rule else ())
+    return _with_roofline(op, rule(op))
 
 
 def is_free(op: Op, name: str) -> bool:
@@ -98,14 +112,17 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
 
 
 def hidden_copies(op: Op) -> tuple[Op, ...]:
-    """Copies that the op makes first: of operands its kernel cannot read as they lie (norms and softmax want rows,
-    one-dimensional convolutions signals), of what a batched product adds to, into the result."""
+    """Copies that the op makes first: of operands its kernel cannot read as they lie (norms, softmax and gradients of
+    lookups want rows, one-dimensional convolutions signals), of what a batched product adds to, into the result."""
     name = base_name(op)
+    if name in moves.PLACED:
+        return moves.placed(op)
     if name == "baddbmm" and argument(op, 3, "beta", 1) != 0:
         added, out = tensors_of(op.args)[0], op.outputs[0]
         return (Op("aten.clone.default", op.phase, op.module, (_expanded(added, out.shape),), (), (out,)),)
     is_signal = name.startswith("convolution") and len(op.outputs[0].shape) == 3
-    if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES and not is_signal:
+    is_lookup = name == "embedding_dense_backward"
+    if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES and not is_signal and not is_lookup:
         return ()
     copies = []
     for tensor in op.input_refs():

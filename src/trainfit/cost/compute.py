@@ -7,7 +7,7 @@ lie (which side is transposed, whether rows start at aligned addresses) and on t
 from __future__ import annotations
 
 from functools import partial
-from math import log2, prod
+from math import ceil, log2, prod
 
 from trainfit.cost.work import (
     Work,
@@ -24,6 +24,11 @@ from trainfit.cost.work import (
 from trainfit.records import Op, TensorRef
 
 MATMULS = frozenset("mm addmm bmm baddbmm _addmm_activation".split())
+ATTENTIONS = frozenset(
+    f"_scaled_dot_product_{backend}_attention{way}"
+    for backend in ("cudnn", "flash", "efficient")
+    for way in ("", "_backward")
+)
 _ALIGNMENT_WEIGHT = 3.0
 """How far apart, in doublings, two products are whose rows are aligned to different powers of two."""
 _TILES = ((256, 128), (128, 256))
@@ -33,7 +38,7 @@ _FILL_WEIGHT = 3.0
 
 
 _TOPS = {
-    "matmul": (0, 17, 17, 17), "batched": (12, 13, 13, 13), "grouped": (7, 15, 15, 15), "attention": (14, 15, 15, 8),
+    "matmul": (0, 17, 17, 17), "batched": (12, 13, 13, 13), "grouped": (7, 15, 15, 15), "attention": (14, 15, 15, 9),
     "recurrent": (9, 12, 10),
 }  # fmt: skip
 """log2 of the largest sizes that are measured, about."""
@@ -69,6 +74,8 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     tops = _TOPS["batched" if is_batched else "matmul"]
     names = [name, "bmm"] if is_batched else ["addmm" if "addmm" in name else "mm", "mm"]
     dtypes = dict.fromkeys((dtype, "bfloat16" if is_narrow else "float32"))
+    if is_batched and dtype == "float16":  # both 16-bit types run the same kernels
+        dtypes = {"bfloat16": None}
     orders = dict.fromkeys((layout, "nt", "nn"))
     rules = [f"{kind} {known} {order}" for known in dtypes for order in orders for kind in names]
     return tuple(resizable(partial(work, rule), own, tops) for rule in dict.fromkeys(rules))
@@ -114,34 +121,40 @@ def grouped_matmul(op: Op) -> tuple[Work, ...]:
 
     return tuple(
         resizable(partial(work, rule), own, _TOPS["grouped"])
-        for rule in dict.fromkeys((f"_grouped_mm {kind}", "_grouped_mm tokens"))
+        for rule in dict.fromkeys((f"_grouped_mm {kind} {a.dtype}", f"_grouped_mm {kind} bfloat16"))
     )
 
 
-def attention(op: Op) -> tuple[Work, ...]:
-    """Fused attention by backend; causal counts half the products. Backward does five products for forward's two."""
+def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """Fused attention by backend; causal counts half the products. Backward does five products for forward's two.
+
+    Sequences count as whole tiles. How well those fill the last wave of processors is a coordinate, as of products:
+    tiles of queries forward, of keys backward. Where they do not fill one, the processors that idle take as long.
+    """
     name = base_name(op).removeprefix("_scaled_dot_product_")
     is_backward = name.endswith("_backward")
     tensors = tensors_of(op.args)
     query, key, value = tensors[1:4] if is_backward else tensors[:3]
     batch, heads, length, dim = query.shape
-    own = (batch * heads, length, key.shape[2], dim)
     value_share = value.shape[3] / dim
     backend = name.split("_")[0]
     is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
     products = 5 if is_backward else 2
     tile = _ATTENTION_TILES[backend]
+    own = (batch * heads, _round_up(length, tile), _round_up(key.shape[2], tile), dim)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, own)
     shared = log(heads / key.shape[1])
 
     def work(rule: str, *sizes: int) -> Work:
         pairs, length, key_length, dim = sizes
-        scores = pairs * _round_up(length, tile) * _round_up(key_length, tile)
-        flops = round(products * scores * dim * (1 + value_share)) // (2 if is_causal else 1)
-        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared)
+        flops = round(products * pairs * length * key_length * dim * (1 + value_share)) // (2 if is_causal else 1)
+        blocks = pairs * -(-(key_length if is_backward else length) // _BLOCK)
+        waves = blocks / (_BLOCKS_AT_ONCE * num_sms)
+        fill, stretch = log2(max(waves, 1.0) / ceil(waves)), 1 / min(waves, 1.0)
+        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared, fill)
         nbytes = traffic_bytes(parts, sizes)
-        return Work(rule, coordinates, flops, query.dtype, nbytes, num_sizes=4, num_alike=1)
+        return Work(rule, coordinates, flops, query.dtype, nbytes, stretch=stretch, num_sizes=4, num_alike=1)
 
     direction = "backward" if is_backward else "forward"
     causal = "causal" if is_causal else "full"
@@ -169,8 +182,10 @@ def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-_ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 1}
+_ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 64}
 """Scores are computed in squares of this side, also where a sequence ends in the middle of one."""
+_BLOCK, _BLOCKS_AT_ONCE = 64, 2
+"""Queries or keys that a block of threads has, and blocks that a processor runs at a time, about."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
     ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8),
     ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),
@@ -196,7 +211,8 @@ def recurrent(op: Op) -> tuple[Work, ...]:
     layers, batch_first, both = (argument(op, first_option + place, "", 1) for place in (3, 4, 7))
     batch, steps = data.shape[:2] if batch_first else data.shape[1::-1]
     chains = int(bool(both)) + 1
-    own = (batch, weights[0].shape[-1], steps)
+    hidden = argument(op, first_option + 1, "hidden_size", 1)
+    own = (batch, hidden if isinstance(hidden, int) else 1, steps)
     per_square = sum(tensor.numel for tensor in weights) / own[1] ** 2
     moved = [*((tensor, (0, 1, 2)) for tensor in (data, *op.outputs)), *((tensor, (1, 1)) for tensor in weights)]
     parts = parts_of(moved, own)

@@ -31,6 +31,13 @@ from trainfit.records import Op, TensorRef
 _BATCH_WEIGHT = 0.5
 """How far apart two convolutions in groups over as many pixels are of which one has twice the images: cuDNN chooses by
 it."""
+_GROUP_WEIGHT, _GROUPED_CHANNEL_WEIGHT = 2.0, 3.0
+"""The same for twice as many groups, and for twice the channels in them: cuDNN's kernels for groups are for certain
+numbers of both."""
+_FEW_IMAGES, _FEW_WEIGHT = 4, 2.0
+"""Of convolutions in groups cuDNN runs others where there are fewer images, up to ten times as slow."""
+_MOST_IMAGES = 256
+"""More images count as larger ones."""
 _WINDOW_WEIGHT = 2.0
 """The same for windows of twice as many pixels."""
 _BIAS_WEIGHT = 2.0
@@ -39,9 +46,10 @@ _CHANNEL_WEIGHT = 1.0
 """The same for channels aligned to different powers of two: few kernels take any number."""
 _PASS_WEIGHT = 2.0
 """The same for one gradient and for two."""
-_TOPS = {"plain": (22, 0, 12, 12), "transposed": (22, 0, 12, 12), "depthwise": (17, 9, 12, 0)}
-"""log2 of the most pixels, images and channels that are measured, about; images count as pixels where cuDNN does not
-tell them apart."""
+_DIMS_WEIGHT = 2.0
+"""The same for signals, images and volumes."""
+_TOPS = {"plain": (16, 8, 11, 11), "transposed": (16, 8, 11, 11), "depthwise": (17, 9, 12, 0)}
+"""log2 of the most pixels, images and channels that are measured, about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +78,15 @@ class _Convolution:
             mask = argument(op, 10, "output_mask", ())
             needed = mask if isinstance(mask, tuple) else (True, True, False)
             passes, has_bias = max(1, sum(value is True for value in needed[:2])), needed[2:] == (True,)
-        first_option = 3 if is_backward else 2
+        first_option = 4 if is_backward else 3
         stride = argument(op, first_option, "stride", (1,))
-        groups = argument(op, first_option + 6, "groups", 1)
+        groups = argument(op, first_option + 5, "groups", 1)
         return _Convolution(
             image,
             weight,
             out,
             is_backward,
-            bool(argument(op, first_option + 4, "transposed", False)),
+            bool(argument(op, first_option + 3, "transposed", False)),
             groups if isinstance(groups, int) else 1,
             prod(value for value in stride if isinstance(value, int)) if isinstance(stride, tuple) else 1,
             passes,
@@ -89,13 +97,15 @@ class _Convolution:
     def kind(self) -> str:
         if self.is_transposed:
             return "transposed"
-        return "depthwise" if self.groups > 1 and self.weight.shape[1] == 1 else "plain"
+        if self.groups == 1:
+            return "plain"
+        return "depthwise" if self.weight.shape[1] == 1 else "grouped"
 
     @property
     def is_grouped(self) -> bool:
         """Whether channels come in groups of several: cuDNN has kernels for these that are ten times as fast, and not
         for all sizes, so that more may take less."""
-        return self.groups > 1 and self.kind == "plain"
+        return self.kind == "grouped"
 
     @property
     def alignment(self) -> int:
@@ -105,30 +115,40 @@ class _Convolution:
     def sizes(self) -> tuple[int, int, int, int]:
         """Pixels, images, the weight's first and second channels."""
         pixels = (self.image if self.is_transposed else self.out).shape
-        images, positions = pixels[0], prod(pixels[2:])
-        if self.groups == 1 or self.is_transposed:
-            images, positions = 1, images * positions
-        return positions, images, self.weight.shape[0], self.weight.shape[1]
+        images = min(pixels[0], _MOST_IMAGES)
+        return prod(pixels) // (pixels[1] * images), images, self.weight.shape[0], self.weight.shape[1]
 
     def parts(self, op: Op) -> Parts:
         """What is moved, by sizes."""
         image_axes, out_axes = ((0, 1, 2), (0, 1, 3)) if self.is_transposed else ((0, 1, 3), (0, 1, 2))
         if self.kind == "depthwise":
             image_axes = out_axes
-        axes = {self.image.shape: image_axes, self.out.shape: out_axes, self.weight.shape: (2, 3)}
-        moved = [tensor for tensor in tensors_of(op.args) for _ in range(self.passes)]
-        return parts_of(((tensor, axes.get(tensor.shape, ())) for tensor in (*moved, *op.outputs)), self.sizes())
+        read = [(self.image, image_axes), (self.weight, (2, 3)), *([(self.out, out_axes)] * self.is_backward)]
+        made: list[tuple[TensorRef, tuple[int, ...]]] = [(self.out, out_axes)]
+        if self.is_backward:  # the bias's gradient is not worth counting
+            axes: dict[tuple[int, ...], tuple[int, ...]] = {self.image.shape: image_axes, self.weight.shape: (2, 3)}
+            made = [(tensor, axes.get(tensor.shape, ())) for tensor in op.outputs]
+        biased = [(self.out, out_axes)] * (
+            self.has_bias * (1 if self.is_backward else 2)
+        )  # summed, or read and written
+        return parts_of([*(read * self.passes), *made, *biased], self.sizes())
 
     def alike(self) -> tuple[float, ...]:
         """The coordinates that are no sizes."""
         return (
             _WINDOW_WEIGHT * log(prod(self.weight.shape[2:]))[0],
-            log(self.groups)[0] if self.is_grouped else 0.0,
+            self._grouping(),
             0.0 if self.is_transposed else log(self.stride)[0],
             _PASS_WEIGHT * (self.passes - 1),
             _BIAS_WEIGHT * self.has_bias,
             _CHANNEL_WEIGHT * log(self.alignment)[0],
+            _DIMS_WEIGHT * (len(self.image.shape) - 2),
         )
+
+    def _grouping(self) -> float:
+        if not self.is_grouped:
+            return 0.0
+        return _GROUP_WEIGHT * log(self.groups)[0] + _FEW_WEIGHT * (self.out.shape[0] < _FEW_IMAGES)
 
     def rules(self) -> Iterator[str]:
         """The most special first."""
@@ -139,10 +159,11 @@ class _Convolution:
         if self.is_backward and not nhwc and is_channels_last(self.out):  # patches become tokens, so do their gradients
             layouts = ["mixed", *layouts]
         dtypes = [self.image.dtype, "bfloat16" if half else "float32"]
-        if half and self.kind == "plain" and not self.is_grouped:  # both 16-bit types run the same kernels
+        if half and self.kind == "plain":  # both 16-bit types run the same kernels
             dtypes = ["bfloat16"]
         yield from (f"convolution {direction} {self.kind} {dtype} {layout}" for dtype in dtypes for layout in layouts)
-        yield from (f"convolution {direction} plain {dtype} nchw" for dtype in dtypes)
+        if not self.is_grouped:
+            yield from (f"convolution {direction} plain {dtype} nchw" for dtype in dtypes)
 
 
 def convolution(op: Op) -> tuple[Work, ...]:
@@ -151,10 +172,12 @@ def convolution(op: Op) -> tuple[Work, ...]:
     own, parts, alike = read.sizes(), read.parts(op), read.alike()
     window = prod(read.weight.shape[2:])
     flops_dtype = "tf32" if read.image.dtype == "float32" else read.image.dtype  # torch lets cuDNN round to TF32
+    channel_weight = _GROUPED_CHANNEL_WEIGHT if read.is_grouped else 1.0
 
     def work(rule: str, *sizes: int) -> Work:
         positions, images, first, second = sizes
-        coordinates = (*log(images * positions, first, second), *alike, _BATCH_WEIGHT * log(images)[0])
+        channels = tuple(channel_weight * value for value in log(first, second))
+        coordinates = (*log(images * positions), *channels, *alike, _BATCH_WEIGHT * log(images)[0])
         flops, nbytes = 2 * read.passes * prod(sizes) * window, traffic_bytes(parts, sizes)
         return Work(
             rule, coordinates, flops, flops_dtype, nbytes, is_serial=True, num_sizes=3, num_alike=len(alike)

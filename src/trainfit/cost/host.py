@@ -3,11 +3,12 @@ time per op.
 
 Kinds of ops differ in what they cost: a view is no kernel, a product asks a library for one, attention sets up a lot.
 How much more or less each kind costs than a plain kernel, its weight, follows from single ops that were issued over and
-over. In a model, between all that its Python does, everything costs more. So each op of a step is charged for a few
-things (`charges`): its weight or a cast, entering a module (the Python of the model's own forward), further kernels,
-recurrent layers and the kernels of their steps, running a checkpointed region again, an optimizer's step and the
-tensors listed for its multi-tensor kernels. What each of them costs follows from the times of small models' phases and
-how often they are charged, by least squares: the same charges, so that what is fitted is what is used. A host's speed
+over, without what it took to launch their further kernels. In a model, between all that its Python does, everything
+costs more. So each op of a step is charged for a few things (`charges`): its weight or a cast, entering a module (the
+Python of the model's own forward), further kernels, recurrent layers and the kernels of their steps, beginning a
+backward pass, checkpointing a region, an optimizer's step and the tensors listed for its multi-tensor kernels, and what
+the CPU did for itself before the op. What each of them costs follows from the times of small models' phases and how
+often they are charged, by least squares: the same charges, so that what is fitted is what is used. A host's speed
 varies within seconds and from process to process, so its spread is part of the costs.
 """
 
@@ -21,13 +22,13 @@ from functools import cache
 from typing import Any, TypedDict
 
 from trainfit.cost.work import short_name
-from trainfit.records import Op, Phase, TensorRef
+from trainfit.records import HostWork, Op, Phase, TensorRef
 
 _HOOKED = "aten.detach.default"
 """What a hook does to each saved tensor. In a planned block's forward it is not charged: torch's own checkpointing
 spends as much there in hooks that no op shows, and charging it would make the one look slower than the other."""
 _ROUNDS = 2000
-_KNOWN = "further_kernel"
+_KNOWN = frozenset({"further_kernel", "wait", "host_op", "host_elements"})
 """What single ops tell, and least squares do not ask for."""
 
 PLAIN, VIEW, INNER_VIEW, CAST = "plain", "view", "inner view", "_to_copy"
@@ -45,18 +46,22 @@ OP_KINDS: Mapping[str, tuple[str, ...]] = {
     "index": ("index", "index_put", "_index_put_impl", "index_select", "index_add", "gather", "scatter", "scatter_add",
               "embedding", "embedding_dense_backward", "sort", "topk", "cumsum", "histc", "bincount", "nonzero"),
     "convolution": ("convolution", "convolution_backward"),
-    "batch norm": ("cudnn_batch_norm", "cudnn_batch_norm_backward", "native_batch_norm", "native_batch_norm_backward",
-                   "_batch_norm_with_update", "batch_norm_backward"),
+    "batch norm": ("cudnn_batch_norm", "cudnn_batch_norm_backward"),
+    "native batch norm": ("native_batch_norm", "native_batch_norm_backward", "_batch_norm_with_update",
+                          "batch_norm_backward"),
     "attention": tuple(f"_scaled_dot_product_{backend}_attention{way}" for backend in ("cudnn", "flash", "efficient")
                        for way in ("", "_backward")),
 }  # fmt: skip
 """Ops that launch kernels and do not cost what a plain one does, by kind."""
 BACKWARD_KINDS: Mapping[str, str] = {
-    kind: f"backward {kind}" for kind in ("product", "norm", "batch norm", "attention")
+    kind: f"backward {kind}"
+    for kind in ("product", "norm", "convolution", "batch norm", "native batch norm", "attention")
 }
 """Those of them that have a weight of their own in a backward pass."""
 _KIND_OF = {name: kind for kind, names in OP_KINDS.items() for name in names}
 _RECURRENT = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward"})
+_GROUPS_AT = {"convolution": 8, "convolution_backward": 9}
+"""The argument that says how many groups there are."""
 _INNER_VIEWS = frozenset({"t", "detach"})
 """Views that other ops make on their way: no Python calls them."""
 _WITHIN = "within"
@@ -78,6 +83,8 @@ class HostCosts:
     forward_ns: int
     """An op of a forward pass that launches a plain kernel."""
     backward_ns: int
+    backward_pass_ns: int
+    """Per backward pass, before its first op: autograd's thread wakes up."""
     cast_ns: int
     """A cast in a forward pass: most are autocast's, which no Python calls."""
     module_ns: int
@@ -88,15 +95,21 @@ class HostCosts:
     recurrent_kernel_ns: int
     """A kernel of such a step, which a library launches."""
     hook_ns: int
-    """Per tensor that a checkpointed region saves: hooks see it in forward, when it is run again, and in backward."""
+    """Per tensor that a checkpointed region saves: hooks see it when it is run again, and in backward."""
     checkpoint_ns: int
-    """Per checkpointed region, in forward and backward together: states of random number generators, contexts."""
+    """Per checkpointed region, in its forward: states of random number generators, contexts, hooks."""
     reentrant_ns: int
-    """The same for reentrant checkpointing, which has no hooks."""
+    """Per region of reentrant checkpointing, which has no hooks, when it is run again."""
     optimizer_step_ns: int
     """Per step, before its first op and after its last: hooks, groups of tensors, gradients set to None."""
     optimizer_call_ns: int
     optimizer_tensor_ns: int
+    wait_ns: int
+    """A value that the CPU reads, or a copy from the host, when the GPU has nothing to do."""
+    host_op_ns: int
+    """An op on tensors of the host."""
+    host_elements_ns: int
+    """1,024 elements that such an op writes."""
     fast_percent: int
     slow_percent: int
     """Between these percentages of what the costs say lay nine tenths of the models' steps in all processes."""
@@ -131,41 +144,59 @@ def _kind_of(name: str, launches: bool, is_backward: bool) -> str:
 def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iterator[tuple[Charge, ...]]:
     """What each op is charged for; `kernels` says how many it launches, 0 for a view."""
     module = ""
-    regions = _checkpointed(ops)
+    hooks, regions = _checkpointed(ops)
     weight_of = {PLAIN: 1.0, _WITHIN: 0.0} | {kind: percent / 100 for kind, percent in weights.items()}
     for index, (op, count) in enumerate(zip(ops, kernels, strict=True)):
         further = ("further_kernel", max(count - 1, 0))
         kind = _kind_of(op.name, count > 0, op.phase is Phase.BACKWARD)
+        before = _host_work(op.before)
         if op.name == _HOOKED and op.phase is Phase.FORWARD:
-            yield ()
+            yield before
             continue
         if op.phase is Phase.OPTIMIZER:
             listed = sum(len(value) for value in op.args if isinstance(value, tuple) and _is_tensor_list(value))
             is_first = index == 0 or ops[index - 1].phase is not Phase.OPTIMIZER
-            yield ("optimizer_step", int(is_first)), ("optimizer_call", 1), ("optimizer_tensor", listed), further
+            step = ("optimizer_step", int(is_first))
+            yield *before, step, ("optimizer_call", 1), ("optimizer_tensor", listed), further
         elif _is_recurrent(op):
-            yield ("recurrent", 1), ("recurrent_kernel", count)
+            yield *before, ("recurrent", 1), ("recurrent_kernel", count)
         elif op.phase is Phase.BACKWARD:
-            yield (("hook", 1),) if index in regions else (("backward", weight_of[kind]), further)
+            begun = ("backward_pass", int(index == 0 or ops[index - 1].phase is Phase.FORWARD))
+            own = (("hook", 1),) if index in hooks else (("backward", weight_of[kind]), further)
+            yield *before, begun, *own
         else:
             entered = ("module", int(op.module != module))
-            own = ("cast", 1) if kind == CAST else ("forward", weight_of[kind])
-            yield entered, own, further, *((region, 1) for region in (regions.get(index),) if region)
+            called = ("cast", 1) if kind == CAST else ("forward", weight_of[kind])
+            yield *before, entered, called, further, *((region, 1) for region in (regions.get(index),) if region)
         module = op.module
+
+
+def _host_work(work: HostWork | None) -> tuple[Charge, ...]:
+    if work is None:
+        return ()
+    return ("wait", int(work.waited)), ("host_op", work.num_ops), ("host_elements", work.num_elements / 1024)
+
+
+def _is_in_groups(op: Op) -> bool:
+    place = _GROUPS_AT.get(short_name(op.name))
+    return place is not None and len(op.args) > place and op.args[place] != 1
 
 
 def _is_recurrent(op: Op) -> bool:
     return short_name(op.name) in _RECURRENT
 
 
-def _checkpointed(ops: Sequence[Op]) -> dict[int, str | None]:
-    """What torch's checkpointing runs again, hooks between its ops included, and what kind of region each begins.
+def _checkpointed(ops: Sequence[Op]) -> tuple[frozenset[int], dict[int, str]]:
+    """The hooks of what torch's checkpointing runs again, and by op the kind of region that it begins: in forward, or
+    for reentrant checkpointing where it is run again.
 
     It calls modules; the replay of a plan calls none, so all of its ops have the module that asked for them. Hooks come
     twice for a tensor, when it is saved and when it is used. A trace that was taken has the latter elsewhere; one that
     was written has both behind the region, so there every second one counts. Reentrant checkpointing has none.
     """
-    found: dict[int, str | None] = {}
+    counted: list[int] = []
+    begins: dict[int, str] = {}
+    firsts: list[int] = []
     region: list[int] = []
     for index, op in enumerate((*ops, None)):
         if op is not None and (op.phase is Phase.RECOMPUTE or (region and op.name == _HOOKED)):
@@ -176,10 +207,29 @@ def _checkpointed(ops: Sequence[Op]) -> dict[int, str | None]:
                 hooks = [member for member in region if ops[member].phase is not Phase.RECOMPUTE]
                 between = [member for member in hooks if member < again[-1]]
                 behind = hooks[len(between) :]
-                found |= dict.fromkeys((*again, *between, *behind[::2]))
-                found[region[0]] = "checkpoint" if hooks else "reentrant"
+                counted += (*between, *behind[::2])
+                if hooks:
+                    firsts.append(again[0])
+                else:
+                    begins[region[0]] = "reentrant"
             region = []
-    return found
+    return frozenset(counted), begins | dict.fromkeys(_in_forward(ops, firsts), "checkpoint")
+
+
+def _in_forward(ops: Sequence[Op], firsts: Sequence[int]) -> Iterator[int]:
+    """Where in forward what is run again ran first. Regions are run again last first, so of several with the same first
+    op, a module that is called again and again, each has an equal share of the ops that look like it."""
+    alike: dict[tuple[str, str], list[int]] = {}
+    for index, op in enumerate(ops):
+        if op.phase is Phase.FORWARD:
+            alike.setdefault((op.module, op.name), []).append(index)
+    left = Counter((ops[first].module, ops[first].name) for first in firsts)
+    num_regions = dict(left)
+    for first in firsts:
+        key = ops[first].module, ops[first].name
+        left[key] -= 1
+        places = alike.get(key, [first])
+        yield places[left[key] * len(places) // num_regions[key]]
 
 
 def issue_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts) -> tuple[int, ...]:
@@ -197,14 +247,27 @@ def further_times_ns(ops: Sequence[Op], kernels: Sequence[int], host: HostCosts)
     )
 
 
+def kernels_in_turn(ops: Sequence[Op], kernels: Sequence[int]) -> tuple[int, ...]:
+    """How many kernels of each op run one after the other. Those of recurrent layers and of a convolution's groups run
+    side by side on streams of their library's own, and count as one."""
+    return tuple(
+        min(count, 1) if _is_recurrent(op) or _is_in_groups(op) else count
+        for op, count in zip(ops, kernels, strict=True)
+    )
+
+
 def count_charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> dict[str, dict[str, float]]:
     """How often each thing is charged, by what is timed: forward, backward with what runs again in it, optimizer."""
     totals: dict[str, Counter[str]] = {"forward": Counter(), "backward": Counter(), "optimizer": Counter()}
     for op, charged in zip(ops, charges(ops, kernels, weights), strict=True):
-        part = "backward" if op.phase is Phase.RECOMPUTE else op.phase.value
         for kind, count in charged:
-            totals[part][kind] += count  # type: ignore[assignment]
+            totals[timed_with(op)][kind] += count  # type: ignore[assignment]
     return {part: {kind: round(count, 2) for kind, count in total.items() if count} for part, total in totals.items()}
+
+
+def timed_with(op: Op) -> str:
+    """The part of a step in which the op is timed."""
+    return "backward" if op.phase is Phase.RECOMPUTE else op.phase.value
 
 
 SingleTimes = Mapping[str, Sequence[int]]
@@ -218,20 +281,37 @@ BACKWARD_PRODUCTS = "backward products"
 """The gradients of both operands, and transposes for them."""
 ONE_LAUNCH, FOUR_LAUNCHES = "list of one", "list of one large"
 """Multi-tensor ops on a list of one: a small tensor, and one so large that it takes four kernels."""
+READ = "read"
+"""A value that the CPU asks for when the GPU has nothing else to do."""
+HOST_OP, HOST_OPS_LARGE = "host op", "host ops large"
+"""An op on a tensor of the host, of few elements; four of them on `HOST_ELEMENTS` each."""
+HOST_ELEMENTS = 2**16
 LEAF, LEAF_AGAIN = "leaf", "leaf again"
 """A plain node and a parameter behind it; and one that has a gradient already."""
 SINGLE_KINDS = (
     *PLAIN_KINDS, VIEW, WITH_INNER_VIEWS, *OP_KINDS, ONE_LAUNCH, FOUR_LAUNCHES,
+    READ, HOST_OP, HOST_OPS_LARGE,
     *BACKWARD_PLAIN_KINDS, BACKWARD_VIEW, BACKWARD_CAST, BACKWARD_PRODUCTS, LEAF, LEAF_AGAIN,
     *(BACKWARD_KINDS[kind] for kind in BACKWARD_KINDS if kind != "product"),
 )  # fmt: skip
 """All that is timed."""
 
 
-def reduce_weights(processes: Sequence[SingleTimes]) -> dict[str, int]:
-    """Weights from the times of single ops: of each process by its medians, and of several the median."""
-    found = [_weights({kind: statistics.median(ns) for kind, ns in times_ns.items()}) for times_ns in processes]
-    return {kind: max(1, round(100 * statistics.median(one[kind] for one in found))) for kind in WEIGHED}
+def reduce_weights(processes: Sequence[SingleTimes], kernels: Mapping[str, int]) -> dict[str, int]:
+    """Weights from the times of single ops and how many kernels each launches: of each process by its medians, and of
+    several that timed a kind the median."""
+    found = [_weights(_first_kernels_ns(times_ns, kernels)) for times_ns in processes]
+    return {kind: max(1, round(100 * statistics.median(one[kind] for one in found if kind in one))) for kind in WEIGHED}
+
+
+def _first_kernels_ns(times_ns: SingleTimes, kernels: Mapping[str, int]) -> dict[str, float]:
+    """What an op of each kind takes with one kernel; products of a backward pass are two ops."""
+    median_ns = {kind: statistics.median(ns) for kind, ns in times_ns.items()}
+    further_ns = (median_ns[FOUR_LAUNCHES] - median_ns[ONE_LAUNCH]) / 3
+    usual = {BACKWARD_PRODUCTS: 2, LEAF_AGAIN: 2}
+    return {
+        kind: time_ns - further_ns * max(kernels[kind] - usual.get(kind, 1), 0) for kind, time_ns in median_ns.items()
+    }
 
 
 def _weights(median_ns: Mapping[str, float]) -> dict[str, float]:
@@ -243,15 +323,27 @@ def _weights(median_ns: Mapping[str, float]) -> dict[str, float]:
         BACKWARD_SUM: median_ns[LEAF_AGAIN] - median_ns[LEAF],
         BACKWARD_KINDS["product"]: median_ns[BACKWARD_PRODUCTS] / 2,
     }
-    return {kind: costs_ns[kind] / (backward_ns if kind.startswith("backward") else plain_ns) for kind in WEIGHED}
+    return {
+        kind: costs_ns[kind] / (backward_ns if kind.startswith("backward") else plain_ns)
+        for kind in WEIGHED
+        if kind in costs_ns
+    }
 
 
-def reduce_launch_ns(processes: Sequence[SingleTimes]) -> float:
-    """What a further kernel of an op costs: no Python is around it that would make it dearer in a model."""
-    return statistics.mean(
-        (statistics.median(times_ns[FOUR_LAUNCHES]) - statistics.median(times_ns[ONE_LAUNCH])) / 3
-        for times_ns in processes
-    )
+def reduce_known(processes: Sequence[SingleTimes]) -> dict[str, float]:
+    """What single ops alone tell, means over the processes that timed them: a further kernel of an op, around which no
+    Python is that would make it dearer in a model, a value that is read, and ops on tensors of the host."""
+
+    def mean(kind: str) -> float:
+        return statistics.mean(statistics.median(times_ns[kind]) for times_ns in processes if kind in times_ns)
+
+    large_ns = mean(HOST_OPS_LARGE) / 4 - mean(HOST_OP)
+    return {
+        "further_kernel": (mean(FOUR_LAUNCHES) - mean(ONE_LAUNCH)) / 3,
+        "wait": mean(READ),
+        "host_op": mean(HOST_OP),
+        "host_elements": large_ns * 1024 / HOST_ELEMENTS,
+    }
 
 
 class Timing(TypedDict):
@@ -265,30 +357,24 @@ _Row = tuple[Mapping[str, float], float]
 """How often a phase is charged for what, and the nanoseconds it took."""
 
 
-def reduce_host(timings: Mapping[str, Timing], weights: Weights, further_kernel_ns: float) -> dict[str, Any]:
-    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed, the weights by which it was charged, and the
-    cost of a further kernel, of which small models have few.
+def reduce_host(timings: Mapping[str, Timing], weights: Weights, known_ns: Mapping[str, float]) -> dict[str, Any]:
+    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed, the weights by which it was charged, and
+    what single ops tell of costs that small models have few of.
 
     A phase's usual time is the mean over the processes of each one's median: some are fast and some slow, with little
-    between, and the median of a few would be either. Checkpointing's own part of a forward pass is no op's; it is moved
-    to the regions that are run again. The spread is that of single steps around what costs say that were found from all
-    other models, so it holds both: how far the host strays, and how far costs of some models are from explaining
-    another.
+    between, and the median of a few would be either. The spread is that of single steps around what costs say that were
+    found from all other models, so it holds both: how far the host strays, and how far costs of some models are from
+    explaining another.
     """
     rows: dict[str, list[_Row]] = {}
     steps: dict[str, tuple[Mapping[str, float], list[int]]] = {}
     for name, timing in timings.items():
         counts = timing["charges"]
         medians = [{part: statistics.median(ns) for part, ns in one.items()} for one in timing["processes_ns"]]
-        usual = {part: statistics.mean(one[part] for one in medians) for part in counts}
-        if any(counts["backward"].get(region) for region in ("checkpoint", "reentrant")):
-            rows[name] = [(_sum(counts, "forward", "backward"), usual["forward"] + usual["backward"])]
-        else:
-            rows[name] = [(counts[part], usual[part]) for part in ("forward", "backward")]
-        rows[name].append((counts["optimizer"], usual["optimizer"]))
+        rows[name] = [(counts[part], statistics.mean(one[part] for one in medians)) for part in counts]
         single = [step for one in timing["processes_ns"] for step in zip(*(one[part] for part in counts), strict=True)]
-        steps[name] = _sum(counts, *counts), [sum(step) for step in single]
-    start = dict.fromkeys(KINDS, 0.0) | {_KNOWN: further_kernel_ns}
+        steps[name] = _whole(counts), [sum(step) for step in single]
+    start = dict.fromkeys(KINDS, 0.0) | dict(known_ns)
     costs = _least_squares([row for found in rows.values() for row in found], start, _ROUNDS)
     spread = []
     for name, (whole, found_ns) in steps.items():
@@ -305,8 +391,8 @@ def reduce_host(timings: Mapping[str, Timing], weights: Weights, further_kernel_
     }
 
 
-def _sum(counts: Mapping[str, Mapping[str, float]], *parts: str) -> dict[str, float]:
-    return {kind: sum(counts[part].get(kind, 0) for part in parts) for kind in KINDS}
+def _whole(counts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    return {kind: sum(charged.get(kind, 0) for charged in counts.values()) for kind in KINDS}
 
 
 def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int) -> dict[str, float]:
@@ -319,7 +405,7 @@ def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int
         for kind in KINDS:
             own = [share.get(kind, 0.0) for share in shares]
             weight = sum(share * share for share in own)
-            if weight and kind != _KNOWN:
+            if weight and kind not in _KNOWN:
                 change = sum(share * left for share, left in zip(own, rest, strict=True)) / weight
                 change = max(change, -costs[kind])
                 costs[kind] += change

@@ -118,11 +118,12 @@ def _price(op: Op, pricing: Pricing) -> OpCost:
         return OpCost(0, FREE, 0.0, 0)
     tables = pricing.profile.tables
     work, table = _way(op, pricing.profile.gpu, tables)
-    copies_ns = sum(_price(copy, pricing).time_ns for copy in hidden_copies(op))
-    time_ns = round(_time_ns(op, work, table, pricing)) + copies_ns
+    copies = [_price(copy, pricing) for copy in hidden_copies(op)]
+    time_ns = round(_time_ns(op, work, table, pricing)) + sum(copy.time_ns for copy in copies)
+    kernels = _launches(work, tables) + sum(copy.kernels for copy in copies)
     overlaps = tables.get(overlap_table(work.rule))
     overlap = overlaps.ratio(work.coordinates) if isinstance(overlaps, Table) else 1.0
-    return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), _launches(work, tables), overlap)
+    return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), kernels, overlap)
 
 
 def _way(op: Op, measured_on: Gpu, tables: Mapping[str, Measured]) -> tuple[Work, Measured]:
@@ -171,7 +172,10 @@ def _looked_up_ns(work: Work, table: Measured, gpu: Gpu) -> float:
 
 def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
     """How many kernels the op launches, about."""
-    return 0 if is_free(op, base_name(op)) else _launches(_way(op, gpu, tables)[0], tables)
+    if is_free(op, base_name(op)):
+        return 0
+    copies = sum(num_kernels(copy, gpu, tables) for copy in hidden_copies(op))
+    return _launches(_way(op, gpu, tables)[0], tables) + copies
 
 
 def _launches(work: Work, tables: Mapping[str, Measured]) -> int:

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trainfit.cost.classify import ROOFLINE, works
+from trainfit.cost.classify import ROOFLINE, hidden_copies, works
 from trainfit.cost.described import read_op
 from trainfit.cost.interpolate import Table
 from trainfit.gpus.catalogue import Gpu
@@ -54,7 +54,9 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
         work = next(iter(works(op, gpu.num_sms)), None)
-        if work is None or work.rule == ROOFLINE:
+        if work is None or work.rule == ROOFLINE or hidden_copies(op):  # with copies its time is not its own alone
+            continue
+        if not sample["num_kernels"]:  # the host's affair
             continue
         time_ns = sample["cold_ns"] if work.flops else _in_a_step_ns(sample["cold_ns"], sample["warm_ns"])
         place = tuple(round(value, 2) for value in work.coordinates)

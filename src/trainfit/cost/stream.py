@@ -8,8 +8,7 @@ coordinates: a kernel that must compute an offset for every element is bound by 
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
-from math import prod
+from math import log2, prod
 
 from trainfit.cost.work import (
     Work,
@@ -22,6 +21,7 @@ from trainfit.cost.work import (
     log,
     tensors_of,
     total_bytes,
+    touched_bytes,
 )
 from trainfit.records import Op, TensorRef
 
@@ -35,7 +35,8 @@ SIMPLE = frozenset(
     logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not bitwise_xor floor ceil round trunc
     floor_divide remainder reciprocal sqrt rsqrt isnan isinf isfinite threshold_backward relu lerp addcmul addcdiv fmod
     isin hardtanh hardtanh_backward __and__ __or__ square nan_to_num
-    conj_physical leaky_relu leaky_relu_backward _amp_update_scale complex polar""".split()
+    conj_physical leaky_relu leaky_relu_backward _amp_update_scale complex polar sgn copysign softshrink
+    softshrink_backward hardshrink hardshrink_backward _prelu_kernel _prelu_kernel_backward""".split()
 )
 HEAVY = frozenset(
     """gelu gelu_backward silu silu_backward tanh tanh_backward sigmoid sigmoid_backward exp log log2 log1p expm1 sin
@@ -43,8 +44,9 @@ HEAVY = frozenset(
     mish_backward elu elu_backward atan2 native_dropout native_dropout_backward bernoulli rand rand_like randn
     randn_like uniform normal smooth_l1_loss_backward mse_loss_backward binary_cross_entropy_with_logits
     log_sigmoid_forward log_sigmoid_backward _fused_dropout native_dropout_out exponential tril triu
-    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell
-    _thnn_fused_lstm_cell_backward_impl""".split()
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _thnn_fused_lstm_cell celu exp2 atan acos asin tan logaddexp
+    hypot xlogy rrelu_with_noise rrelu_with_noise_backward huber_loss_backward binary_cross_entropy_backward
+    soft_margin_loss_backward random randint randint_like _thnn_fused_lstm_cell_backward_impl""".split()
 )
 NEAREST_HEAVY = {
     "log": "exp", "log2": "exp", "log1p": "exp", "expm1": "exp", "erf": "tanh", "softplus": "tanh", "mish": "tanh",
@@ -53,27 +55,28 @@ NEAREST_HEAVY = {
     "hardsigmoid": "hardswish", "hardsigmoid_backward": "hardswish_backward", "atan2": "tanh", "rand": "uniform",
     "randn": "normal", "bernoulli": "uniform", "_fused_dropout": "native_dropout", "log_sigmoid_forward": "sigmoid",
     "log_sigmoid_backward": "sigmoid_backward", "erfinv": "tanh", "exponential": "uniform", "triu": "tril",
+    "celu": "elu",
+    "exp2": "exp", "acos": "atan", "asin": "atan", "tan": "sin", "hypot": "atan2", "xlogy": "log", "random": "uniform",
+    "randint": "uniform", "randint_like": "uniform", "huber_loss_backward": "smooth_l1_loss_backward",
+    "soft_margin_loss_backward": "smooth_l1_loss_backward",
+    "binary_cross_entropy_backward": "smooth_l1_loss_backward", "rrelu_with_noise": "native_dropout",
 }  # fmt: skip
-"""Functions that were not measured, by one of about the same arithmetic that was."""
+"""For functions that were not measured one of about the same arithmetic."""
+LOSSES = frozenset("mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft_margin_loss".split())
+"""Of every element, or their sum."""
+_SECTOR_BYTES = 32
+"""What is read from memory at once."""
 POOLS = frozenset(
     """max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward upsample_nearest2d
     upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward _adaptive_avg_pool2d
-    _adaptive_avg_pool2d_backward""".split()
+    _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward upsample_bicubic2d
+    upsample_bicubic2d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d
+    _upsample_nearest_exact2d_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d
+    avg_pool3d_backward upsample_nearest1d upsample_nearest1d_backward upsample_linear1d upsample_linear1d_backward
+    upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward""".split()
 )
-MOVES = frozenset(
-    """cat stack slice_backward select_backward constant_pad_nd roll flip repeat index index_select index_put index_add
-    index_copy gather scatter scatter_add sort topk cumsum bincount histc
-    nonzero one_hot index_put_impl _index_put_impl unfold_backward argsort unbind_copy
-    split_with_sizes_copy _unsafe_index _unsafe_index_put scatter_reduce embedding _local_scalar_dense im2col
-    col2im""".split()
-)
-SAME_MOVE = {
-    "select_backward": "slice_backward", "unfold_backward": "slice_backward", "scatter_reduce": "scatter_add",
-    "_unsafe_index": "index", "_unsafe_index_put": "index_put", "_index_put_impl": "index_put", "argsort": "sort",
-    "histc": "bincount", "im2col": "constant_pad_nd", "col2im": "constant_pad_nd", "nonzero": "cumsum",
-    "split_with_sizes_copy": "stack",
-}  # fmt: skip
-"""Ops that launch the same kernel as another, or one of the same kind."""
+SAME_POOL = {"_upsample_nearest_exact2d": "upsample_nearest2d"}
+"""Resizing that runs the kernels of another."""
 
 
 def pointwise(op: Op) -> tuple[Work, ...]:
@@ -95,39 +98,78 @@ def pointwise(op: Op) -> tuple[Work, ...]:
     elif name in SIMPLE:  # a few instructions per element: all the same
         kind = "pointwise"
     else:
-        kind = NEAREST_HEAVY.get(name, name)
-    nbytes = total_bytes(inputs) + total_bytes(outputs)
-    layout = _layout(inputs, out)
+        kind = name
+    layout, spread = _layout(inputs, out, name in _ARITHMETIC)
+    nbytes = round(sum(map(_fetched_bytes, (*inputs, *outputs))) * 2 ** (_SPREAD_COST * spread))
     whole = [tensor for tensor in (*inputs, *outputs) if tensor.numel == out.numel and 0 not in tensor.stride]
     element_bytes = sum(item_bytes(tensor.dtype) for tensor in whole)  # what is broadcast comes from the cache
     coordinates = (*log(nbytes, element_bytes), _offset_dims([*inputs, out]))
     plain_layout = layout.removesuffix(" mixed")
     layouts = (layout, plain_layout, plain_layout.split()[0], "contiguous")
-    rules = [f"{name} {order}" for order in layouts for name in (kind, "pointwise", "copy")]
+    kinds = (kind, *_nearest(kind), "pointwise", "copy")
+    rules = [f"{one} {order}" for order in layouts for one in kinds]
     return by_bytes(rules, coordinates, nbytes)
 
 
-def _layout(inputs: list[TensorRef], out: TensorRef) -> str:
-    """How the inputs lie relative to the output, in the words of the kernels there are for it."""
+def _fetched_bytes(tensor: TensorRef) -> int:
+    """Bytes of the elements, and of what lies between them where none are neighbours: memory comes in sectors."""
+    steps = [step for size, step in zip(tensor.shape, tensor.stride, strict=True) if size > 1 and step > 0]
+    between = min(min(steps, default=1), _SECTOR_BYTES // item_bytes(tensor.dtype))
+    return touched_bytes(tensor) * max(between, 1)
+
+
+def _nearest(kind: str) -> tuple[str, ...]:
+    """What is asked instead, one after the other."""
+    nearest = NEAREST_HEAVY.get(kind)
+    return (nearest, *_nearest(nearest)) if nearest else ()
+
+
+_LINE, _ROWS = 32, (32, 256)
+"""Elements so far apart share no line of the cache; rows shorter than the first are read whole by a block of threads,
+so that a line is fetched once for it, rows longer than the second are not."""
+_SPREAD_COST = 0.2
+"""By which power of how often lines are fetched an op takes longer."""
+
+
+_ARITHMETIC = frozenset("add sub mul div rsub".split())
+"""Ops that convert truth values to numbers first."""
+
+
+def _layout(inputs: list[TensorRef], out: TensorRef, is_arithmetic: bool = True) -> tuple[str, float]:
+    """How the inputs lie relative to the output, in the words of the kernels there are for it; and, for those of which
+    neighbours do not lie side by side, log2 of how often a line of the cache is fetched beyond the least, about."""
     inner = inner_dim(out)
-    order = "contiguous" if inner is None or _is_dense(out) else "strided"
+    order = "contiguous" if inner is None or is_dense(out) else "strided"
     is_broadcast = is_mixed = False
+    spread = 0.0
     for tensor in inputs:
-        if tensor.numel <= 1 or inner is None:
+        if inner is None or not tensor.numel:
             continue
-        is_mixed |= tensor.dtype != out.dtype and "bool" not in (tensor.dtype, out.dtype)
+        if tensor.numel == 1:
+            is_broadcast = True  # read for every element
+            continue
+        is_mixed |= tensor.dtype != out.dtype and (is_arithmetic or "bool" not in (tensor.dtype, out.dtype))
         position = inner - (len(out.shape) - len(tensor.shape))
+        is_inner_run = is_apart = False
+        if 0 <= position < len(tensor.stride):
+            step = tensor.stride[position] if tensor.shape[position] > 1 else 0
+            is_inner_run = step > 0 and inner_dim(tensor) == position
+            is_apart = step > 1 and not is_inner_run
+            row = min(max(out.shape[inner], _ROWS[0]), _ROWS[1]) / _ROWS[0]
+            apart = max(log2(min(max(step, 1), _LINE)) + log2(row) - log2(_LINE), 0.0)
         if tensor.numel < out.numel or 0 in tensor.stride:
             is_broadcast = True
-            if 0 <= position < len(tensor.stride) and tensor.shape[position] > 1 and tensor.stride[position] > 1:
-                order = "transposed"  # neighbours in the result are not neighbours in what is repeated
-        elif tensor.shape != out.shape or _order(tensor) != _order(out) or not _is_dense(tensor):
-            is_inner_run = 0 <= position < len(tensor.stride) and tensor.stride[position] == out.stride[inner]
-            if order != "transposed":
-                order = "strided" if is_inner_run else "transposed"
+            is_transposed = is_apart  # neighbours in the result are not neighbours in what is repeated
+        elif tensor.shape != out.shape or _order(tensor) != _order(out) or not is_dense(tensor):
+            is_transposed = not is_inner_run
+            order = "strided" if order != "transposed" else order
+        else:
+            continue
+        if is_transposed:
+            order, spread = "transposed", max(spread, apart if is_apart else 0.0)
     if is_broadcast:
         order = "broadcast" if order == "contiguous" else f"{order} broadcast"
-    return f"{order} mixed" if is_mixed else order
+    return (f"{order} mixed" if is_mixed else order), spread
 
 
 def _offset_dims(tensors: list[TensorRef]) -> float:
@@ -163,7 +205,7 @@ def _order(tensor: TensorRef) -> tuple[int, ...]:
     return tuple(sorted(dims, key=lambda dim: -tensor.stride[dim]))
 
 
-def _is_dense(tensor: TensorRef) -> bool:
+def is_dense(tensor: TensorRef) -> bool:
     step = 1
     for dim in reversed(_order(tensor)):
         if tensor.stride[dim] != step:
@@ -174,81 +216,26 @@ def _is_dense(tensor: TensorRef) -> bool:
 
 def is_contiguous(tensor: TensorRef) -> bool:
     dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
-    return _is_dense(tensor) and list(_order(tensor)) == dims
+    return is_dense(tensor) and list(_order(tensor)) == dims
 
 
 def pool(op: Op) -> tuple[Work, ...]:
     """Pooling and resizing; an image that keeps its size is copied."""
     inputs = list(op.input_refs())
-    if base_name(op).startswith("upsample") and inputs[0].shape == op.outputs[0].shape:
+    if "upsample" in base_name(op) and inputs[0].shape == op.outputs[0].shape:
         return pointwise(Op("aten.clone.default", op.phase, op.module, (inputs[0],), (), op.outputs))
     big = max((*inputs, *op.outputs), key=lambda tensor: tensor.numel)
     layout = "nhwc" if is_channels_last(big) else "nchw"
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
     name = base_name(op)
-    if name.startswith("upsample"):  # a gradient is added up from as many pixels
-        area = max(1, big.numel // max(1, min(inputs[0].numel, op.outputs[0].numel)))
+    if "pool" not in name or "adaptive" in name:  # a gradient is added up from as many pixels
+        area = shrink = max(1, big.numel // max(1, min(inputs[0].numel, op.outputs[0].numel)))
     else:
         window = argument(op, 2 if name.endswith("backward") else 1, "kernel_size", (1,))
         area = prod(item for item in window if isinstance(item, int)) if isinstance(window, tuple) else 1
-    return by_bytes((f"{name} {layout}", f"{name} nchw"), log(nbytes, item_bytes(big.dtype), area), nbytes)
-
-
-def move(op: Op) -> tuple[Work, ...]:
-    """Joining, padding, indexing, sorting: priced by bytes, each by its own measurements."""
-    name = base_name(op)
-    inputs = list(op.input_refs())
-    outputs = op.outputs or tuple(inputs[:1])
-    if not outputs:
-        return ()
-    out = outputs[0]
-    kind = SAME_MOVE.get(name, name)
-    if name == "constant_pad_nd" and not any(isinstance(pad, int) and pad > 0 for pad in _integers(op, 1)):
-        inner = replace(inputs[0], shape=out.shape)  # nothing is added: what stays is copied
-        return pointwise(Op("aten.clone.default", op.phase, op.module, (inner,), (), (out,)))
-    passes = 1
-    if name in ("index", "index_select", "_unsafe_index", "embedding"):  # reads what it returns, and the index
-        nbytes = total_bytes(inputs[1:]) + 2 * total_bytes(outputs)
-    elif kind in ("gather", "scatter", "scatter_add"):
-        # A thread per element: what is broadcast is read again, from the cache, which is about twice as fast.
-        all_bytes = sum(tensor.numel * item_bytes(tensor.dtype) for tensor in (*inputs, *outputs))
-        nbytes = (all_bytes + total_bytes(inputs) + total_bytes(outputs)) // 2
-    elif kind == "slice_backward":  # a fill and a copy
-        nbytes = 2 * total_bytes(inputs) + total_bytes(outputs)
-        passes = 2
-    elif kind == "roll":  # one dimension after the other
-        passes = max(len(_integers(op, 1)), 1)
-        nbytes = passes * (total_bytes(inputs) + total_bytes(outputs))
-    else:
-        nbytes = total_bytes(inputs) + total_bytes(outputs)
-    coordinates = log(nbytes, nbytes / max(out.numel, 1))
-    rules = [kind]
-    if kind == "cat":
-        rules = [_cat_rule(op, inputs, out), "cat inner", "cat strided"]
-    elif kind == "index_put":
-        rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
-    return by_bytes(rules, coordinates, nbytes, kernels=passes)
-
-
-def _integers(op: Op, position: int) -> tuple[object, ...]:
-    values = op.args[position] if len(op.args) > position else ()
-    return values if isinstance(values, tuple) else ()
-
-
-def _cat_rule(op: Op, inputs: list[TensorRef], out: TensorRef) -> str:
-    """Joined along the slowest dimension pieces stay whole; otherwise rows are interleaved."""
-    if not all(_is_dense(tensor) and inner_dim(tensor) == inner_dim(inputs[0]) for tensor in inputs):
-        return "cat strided"
-    position = argument(op, 1, "dim", 0)
-    return "cat outer" if isinstance(position, int) and position % len(out.shape) == 0 else "cat inner"
-
-
-def embedding_bag(op: Op) -> tuple[Work, ...]:
-    """Reads a row per index and writes one per bag, as a lookup moves its rows."""
-    inputs = list(op.input_refs())
-    out, rows = op.outputs[0], inputs[1].numel
-    nbytes = total_bytes(inputs[1:]) + total_bytes(op.outputs) + rows * out.shape[-1] * item_bytes(out.dtype)
-    return by_bytes(["_embedding_bag", "embedding"], log(nbytes, nbytes / max(out.numel, 1)), nbytes)
+        shrink = max(1, big.numel // max(1, min(inputs[0].numel, op.outputs[0].numel)))
+    kind = SAME_POOL.get(name, name)
+    return by_bytes((f"{kind} {layout}", f"{kind} nchw"), log(nbytes, item_bytes(big.dtype), area, shrink), nbytes)
 
 
 def foreach(op: Op) -> tuple[Work, ...]:
@@ -261,12 +248,12 @@ def foreach(op: Op) -> tuple[Work, ...]:
     written = list(op.outputs) or _written(name, lists)
     read = dict.fromkeys(tensor for items in lists for tensor in items)  # Adam multiplies gradients by themselves
     nbytes = total_bytes(read) + total_bytes(written)
-    mean_bytes = total_bytes(first) / len(first)
-    coordinates = log(nbytes, mean_bytes)
+    sizes = [tensor.numel for tensor in first]
+    mean_size = sum(size * size for size in sizes) / max(sum(sizes), 1)  # of the tensor in which an element is
+    coordinates = log(nbytes, mean_size * item_bytes(first[0].dtype))
     size = item_bytes(first[0].dtype)
     family = "_foreach_norm" if name == "_foreach_norm" else "_foreach_mul"
     rules = [f"{name} {size}", f"{family} {size}", f"{name} 4", f"{family} 4"]
-    sizes = [tensor.numel for tensor in first]
     alike = [items for items in (*lists, op.outputs) if items and items[0].numel == sizes[0]]
     kernels = _multi_tensor_launches(sizes, len(alike)) + (2 if name == "_foreach_norm" else 0)  # joined by two more
     return tuple(Work(rule, coordinates, 0, "", nbytes, kernels, num_sizes=2) for rule in dict.fromkeys(rules))

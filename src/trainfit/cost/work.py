@@ -51,6 +51,8 @@ class Work:
     """Whether the first coordinate is log2 of the bytes, and nothing but more bytes makes such an op larger."""
     fill: float = 1.0
     """The share of the processors' time that computes results, where work comes in whole waves of tiles."""
+    stretch: float = 1.0
+    """How many times as long arithmetic takes because there is less to do at once than the GPU has processors."""
     num_sizes: int = 0
     """How many of the coordinates, from the first, are log2 of sizes: more of any takes no less time. None where a
     library has kernels for larger ones that are much faster."""
@@ -70,7 +72,7 @@ class Work:
         """
         if self.is_by_bytes:
             return streaming_ns(self.nbytes, gpu)
-        arithmetic_ns, traffic_ns = self.arithmetic_ns(gpu), _traffic_ns(self.nbytes, gpu)
+        arithmetic_ns, traffic_ns = self.stretch * self.arithmetic_ns(gpu), _traffic_ns(self.nbytes, gpu)
         if fill is not None:
             arithmetic_ns *= self.fill / fill
         busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)

@@ -18,7 +18,7 @@ import torch
 
 from trainfit import torch_compat
 from trainfit.ghost import collectives
-from trainfit.ghost.answers import answer_scalar, guessed_number
+from trainfit.ghost.answers import answer_scalar, are_unknown_equal, guessed_number
 from trainfit.ghost.kernels import GHOST_KERNELS
 from trainfit.ghost.shapes import Shapes
 from trainfit.ghost.shards import on_shards
@@ -32,8 +32,10 @@ PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default, ate
 COMPARISONS = frozenset({aten.equal.default, aten.allclose.default})
 OpListener = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 ResizeListener = Callable[[torch.UntypedStorage], None]
-ReadListener = Callable[[torch.Tensor], None]
-"""Told of tensors whose value the CPU asks for."""
+WaitListener = Callable[[], None]
+"""Told when the CPU waits for the GPU: it asks for a value, or copies from the host."""
+HostListener = Callable[[int], None]
+"""Told how many elements an op on tensors of the host has written."""
 
 LARGEST_HOST_COPY = 2**20
 """Elements up to which a copy to the host is filled; memory that nobody writes or reads takes no room."""
@@ -63,7 +65,8 @@ class GhostMode(torch_compat.DispatchMode):
         super().__init__()
         self.listener: OpListener | None = None
         self.resize_listener: ResizeListener | None = None
-        self.read_listener: ReadListener | None = None
+        self.wait_listener: WaitListener | None = None
+        self.host_listener: HostListener | None = None
         self.streams = Streams()
         self._shapes = Shapes()
 
@@ -85,17 +88,17 @@ class GhostMode(torch_compat.DispatchMode):
             if device.type == "cuda":
                 kwargs["device"] = META
             elif device.type != "meta":
-                return _leave_gpu(func, args, kwargs) if _holds_ghost(args) else func(*args, **kwargs)
+                return self._leave_gpu(args, kwargs) if _holds_ghost(args) else self._on_host(func, args, kwargs)
         elif not _holds_ghost(args) and not _holds_ghost(tuple(kwargs.values())):
-            return func(*args, **kwargs)
+            return self._on_host(func, args, kwargs)
         if func is aten._local_scalar_dense.default:
-            if self.read_listener is not None:
-                self.read_listener(args[0])
+            self._wait()
             return answer_scalar(args[0])
         if func in COMPARISONS:
+            self._wait()
             return _compare(func, args, kwargs)
         if func is aten.copy_.default and args[0].is_cpu:
-            return args[0].copy_(_leave_gpu(func, args[1:], {"device": torch.device("cpu")}))
+            return args[0].copy_(self._leave_gpu(args[1:], {"device": torch.device("cpu")}))
         if func.namespace in collectives.NAMESPACES:
             return self._communicate(func, args, kwargs)
         if func is aten._to_copy.default and not _holds_ghost(args):
@@ -118,6 +121,8 @@ class GhostMode(torch_compat.DispatchMode):
         _state_answers(func, args, result)
         if self.listener is not None:
             self.listener(func, args, kwargs, result)
+        if _asks_for_sizes(func, args) or _asks_for_indices(func, args):
+            self._wait()
         del replaced  # what the op put aside goes after it, as on the GPU
         return result
 
@@ -147,7 +152,23 @@ class GhostMode(torch_compat.DispatchMode):
         learn(result, source.to(dtype))
         if self.listener is not None:
             self.listener(func, (), {}, result)
+        self._wait()
         return result
+
+    def _leave_gpu(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        self._wait()
+        return _copied_to_host(args, kwargs)
+
+    def _on_host(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if self.host_listener is not None and func not in FIRST_VALUES:
+            is_written = isinstance(result, torch.Tensor) and not func.is_view
+            self.host_listener(result.numel() if is_written else 0)
+        return result
+
+    def _wait(self) -> None:
+        if self.wait_listener is not None:
+            self.wait_listener()
 
 
 @contextlib.contextmanager
@@ -192,7 +213,7 @@ def _wrap(result: Any) -> Any:
     return result
 
 
-def _leave_gpu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _copied_to_host(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     """A ghost copied to the CPU brings its values if they are known; otherwise the answers of `.item()`."""
     ghost = next(a for a in args if isinstance(a, torch.Tensor))
     dtype = kwargs.get("dtype") or ghost.dtype
@@ -211,6 +232,34 @@ TAKES_HOST_TENSORS = frozenset(
 )
 
 
+# What makes parameters and gives them their first values: where a forward pass does so, only the first one does.
+FIRST_VALUES = frozenset({aten.empty.memory_format, aten.uniform_.default, aten.normal_.default})
+
+# Ops whose result is as large as values say: the CPU asks for the size.
+SIZED_BY_VALUES = frozenset(
+    {aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten.unique_dim.default}
+    | {aten.unique_consecutive.default, aten.repeat_interleave.Tensor, aten.bincount.default}
+)
+
+
+def _asks_for_sizes(func: Any, args: tuple[Any, ...]) -> bool:
+    """Products of groups have a kernel in bfloat16 alone; in other types torch goes through the groups one by one."""
+    return func in SIZED_BY_VALUES or (func is aten._grouped_mm.default and args[0].dtype != torch.bfloat16)
+
+
+INDEXING = frozenset(
+    {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+)
+
+
+def _asks_for_indices(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether indices come from the host, or a mask on the GPU says what is meant: torch counts its elements first."""
+    return func in INDEXING and any(
+        isinstance(index, torch.Tensor) and (not isinstance(index, Ghost) or index.dtype in (torch.bool, torch.uint8))
+        for index in args[1]
+    )
+
+
 def _refuse_mixed_devices(func: Any, args: tuple[Any, ...]) -> None:
     """The error that CUDA would give for a CPU tensor among CUDA ones; a CPU scalar is welcome everywhere."""
     for arg in args:
@@ -224,7 +273,7 @@ def _compare(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether two tensors are equal; what is not known of them is taken to be."""
     values = [known_value(tensor) for tensor in args[:2]]
     if any(value is None for value in values):
-        return bool(args[0].shape == args[1].shape)
+        return are_unknown_equal() and bool(args[0].shape == args[1].shape)
     with torch_compat.host_kernels():
         return bool(func(*values, *args[2:], **kwargs))
 

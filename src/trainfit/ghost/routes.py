@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from trainfit import torch_compat
+from trainfit.ghost.answers import asking_for_faults
 from trainfit.ghost.attention import attend
 from trainfit.ghost.recurrent import RNN_MODES, CudnnRnn
 from trainfit.ghost.tensor import META, Ghost
@@ -37,6 +38,7 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
     routes: dict[str, Callable[..., Any]] = {
         "scaled_dot_product_attention": functools.partial(attend, gpu, torch_version),
         "dropout": _dropout,
+        "linear": _linear,
         "softmax.int": functools.partial(_softmax, aten._softmax, aten.softmax.int),
         "log_softmax.int": functools.partial(_softmax, aten._log_softmax, aten.log_softmax.int),
         "lstm_cell": _lstm_cell,
@@ -46,6 +48,8 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
         "lstm.data": rnn.lstm_packed,
         "cudnn_is_acceptable": _cudnn_is_acceptable,
         "ctc_loss.Tensor": _ctc_loss,
+        "istft": _istft,
+        "one_hot": _one_hot,
     }
     for name in ("gru", "rnn_tanh", "rnn_relu"):
         routes[f"{name}.input"] = functools.partial(rnn.simple, RNN_MODES[name])
@@ -74,6 +78,14 @@ def _dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     if train and 0 < p < 1 and x.numel() > 0:
         return torch.native_dropout(x, p, True)[0]
     return torch_compat.call_composite(aten.dropout.default, x, p, train)
+
+
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """Where the input has gaps a bias is added after the product: in place, but out of place to what is taken for a
+    tensor subclass, as ghosts are."""
+    if bias is None or x.dim() == 2 or x.is_contiguous():
+        return torch_compat.call_composite(aten.linear.default, x, weight, bias)
+    return torch.matmul(x, weight.t()).add_(bias)
 
 
 def _softmax(kernel: Any, composite: Any, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -159,6 +171,14 @@ def _cudnn_is_acceptable(x: torch.Tensor) -> bool:
     return x.dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64) and x.numel() > 0
 
 
+def _one_hot(index: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """On the GPU no value is looked at, unless the largest says how many classes there are."""
+    if num_classes <= 0 or index.numel() == 0:
+        return torch_compat.call_composite(aten.one_hot.default, index, num_classes)
+    zeros = torch.zeros((*index.shape, num_classes), dtype=index.dtype, device=index.device)
+    return zeros.scatter_(-1, index.unsqueeze(-1), 1)
+
+
 def _ctc_loss(
     log_probs: torch.Tensor,
     targets: torch.Tensor,
@@ -168,3 +188,9 @@ def _ctc_loss(
 ) -> torch.Tensor:
     """The kernel wants the lengths on the host, as numbers."""
     return aten.ctc_loss.IntList(log_probs, targets, input_lengths.tolist(), target_lengths.tolist(), *rest)
+
+
+def _istft(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """The body asks whether the windows leave gaps."""
+    with asking_for_faults():
+        return torch_compat.call_composite(aten.istft.default, *args, **kwargs)

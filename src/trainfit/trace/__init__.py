@@ -39,7 +39,8 @@ def trace_step(
     modules = ModuleNames()
     recorder = Recorder(modules)
     with garbage_collection_off(), ghost_gpu(gpu, torch_version) as mode, ranks_of_step(step):
-        mode.listener, mode.resize_listener, mode.read_listener = recorder, recorder.resize, recorder.read_back
+        mode.listener, mode.resize_listener = recorder, recorder.resize
+        mode.wait_listener, mode.host_listener = recorder.wait, recorder.compute
         recorder.streams = mode.streams
         program = Program(step, recorder, watch)
         with modules.watching(program.model):
@@ -55,7 +56,7 @@ def trace_step(
             first_step=program.first_step(),
             steady_step=program.steady_step(),
         )
-        mode.listener = mode.resize_listener = mode.read_listener = None
+        mode.listener = mode.resize_listener = mode.wait_listener = mode.host_listener = None
     return trace
 
 

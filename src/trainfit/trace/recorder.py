@@ -17,7 +17,7 @@ from trainfit import torch_compat
 from trainfit.errors import TraceError
 from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import Ghost
-from trainfit.records import MemoryEvent, Op, Phase, Section, TensorRef
+from trainfit.records import HostWork, MemoryEvent, Op, Phase, Section, TensorRef
 
 
 class NamesModules(Protocol):
@@ -53,11 +53,13 @@ class Recorder:
         self._watches: dict[int, _StorageEnd] = {}
         self._dtype_names: dict[torch.dtype, str] = {}
         self._refs: dict[tuple[Any, ...], TensorRef] = {}  # optimizers list all parameters again and again
+        self._before: HostWork | None = None  # what the CPU did since the last op
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
         first_op = len(self.ops)
         self._events = []
+        self._before = None
         yield
         self.sections.append(Section(name, first_op, len(self.ops), tuple(self._events)))
 
@@ -99,11 +101,17 @@ class Recorder:
         self.storage_of(tensor)
         self._add("aten.empty.memory_format", self.phase, (), (), (), None)
 
-    def read_back(self, tensor: torch.Tensor) -> None:
-        """The CPU waits for a value. Those read in a pass are left out: its ops are those of its blocks' programs,
-        which read nothing."""
-        if self.phase is Phase.OPTIMIZER and not self._is_paused:
-            self._add("aten._local_scalar_dense.default", self.phase, (self._ref(tensor),), (), (), None)
+    def wait(self) -> None:
+        """The CPU waits for all that it has issued."""
+        if not self._is_paused:
+            self._before = HostWork(True, 0, 0)
+
+    def compute(self, num_elements: int) -> None:
+        """The CPU runs an op on tensors of its own. What optimizers do with theirs, a step count per parameter, is part
+        of what their ops cost."""
+        if not self._is_paused and self.phase is not Phase.OPTIMIZER:
+            done = self._before or HostWork(False, 0, 0)
+            self._before = HostWork(done.waited, done.num_ops + 1, done.num_elements + num_elements)
 
     def resize(self, storage: torch.UntypedStorage) -> None:
         """A storage was emptied, which frees its memory, or filled again; written down as an op of its own."""
@@ -137,7 +145,8 @@ class Recorder:
         number = len(self.ops)
         stream, waits = self.streams.issue(number, ranks)
         back = tuple(number - waited for waited in waits)
-        self.ops.append(Op(name, phase, self._modules.current(phase), args, kwargs, outputs, stream, back, tf32))
+        module, before, self._before = self._modules.current(phase), self._before, None
+        self.ops.append(Op(name, phase, module, args, kwargs, outputs, stream, back, tf32, before))
 
     def _appear(self, storage: torch.UntypedStorage, address: int) -> int:
         number = len(self.storage_bytes)

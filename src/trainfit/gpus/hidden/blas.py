@@ -17,7 +17,8 @@ CUBLAS, CUBLASLT = "cublas", "cublaslt"
 
 _PRODUCTS = frozenset(
     f"aten.{name}"
-    for name in "mm.default addmm.default bmm.default baddbmm.default addmv.default mv.default dot.default".split()
+    for name in "mm.default addmm.default bmm.default baddbmm.default addmv.default mv.default dot.default"
+    " _euclidean_dist.default".split()
 )
 
 

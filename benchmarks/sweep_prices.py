@@ -1,0 +1,163 @@
+"""Prices against kernels: a catalogue of several hundred ops beyond those of the zoo, at ordinary sizes.
+
+    python benchmarks/sweep_prices.py measure OUT [FAMILY ...]   # on a GPU: OUT/<family>.jsonl.gz, a line per op
+    python benchmarks/sweep_prices.py table OUT                  # priced / measured by op and rule, with no GPU
+    python benchmarks/sweep_prices.py ghost [FAMILY ...]         # with no GPU: which rule prices which op
+
+What was measured is no sample of `calibrate`, so the table says how well its samples carry to other sizes and ops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import price_catalogue
+import price_layers
+import trainfit
+from trainfit.calibrate.measure import Sample, describe, measure
+from trainfit.cost import price_with, pricing_for
+from trainfit.cost.described import read_op
+from trainfit.cost.reduce import _in_a_step_ns
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.records import Phase
+from trainfit.torch_compat import DispatchMode, is_rounded_product, is_view, tree_flatten
+
+REPEATS = 3
+SECONDS = 150.0
+
+
+def families(chosen: list[str]) -> dict[str, list[Any]]:
+    found = price_layers.families() | price_catalogue.families()
+    return {name: found[name] for name in chosen or found}
+
+
+def take(out: Path, chosen: list[str]) -> None:
+    """Family by family, until the time is up."""
+    out.mkdir(parents=True, exist_ok=True)
+    until_s = time.monotonic() + SECONDS
+    known: set[str] = set()
+    for name, workloads in families(chosen).items():
+        start_s = time.monotonic()
+        count = 0
+        with gzip.open(out / f"{name}.jsonl.gz", "wt") as file:
+            for first in range(0, len(workloads), 20):
+                if time.monotonic() > until_s:
+                    print(f"{name}: {len(workloads) - first} workloads left out, the time is up", flush=True)
+                    break
+                for result in measure(workloads[first : first + 20], REPEATS, known):
+                    if isinstance(result, Sample):
+                        file.write(json.dumps(dataclasses.asdict(result)) + "\n")
+                        count += 1
+                    else:
+                        print(name, result[:160], flush=True)
+                file.flush()
+        print(f"{name}: {len(workloads)} workloads, {count} ops, {time.monotonic() - start_s:.1f} s", flush=True)
+
+
+def compared(out: Path) -> Iterator[tuple[dict[str, Any], str, float, float]]:
+    """(sample, rule, measured ns, priced ns)."""
+    pricing = pricing_for(find_gpu("h200"))
+    for path in sorted(out.glob("*.jsonl.gz")):
+        for line in gzip.decompress(path.read_bytes()).splitlines():
+            sample = json.loads(line)
+            outputs = [output for output in sample["outputs"] if output]
+            op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
+            (cost,) = price_with([op], pricing)
+            measured = sample["cold_ns"] if cost.arithmetic_ns else _in_a_step_ns(sample["cold_ns"], sample["warm_ns"])
+            yield {**sample, "family": path.name.split(".")[0]}, cost.rule, measured, float(cost.kernel_ns)
+
+
+def table(out: Path) -> None:
+    """Ops by how far off their prices are: what all errors would cost in microseconds, the median and the worst."""
+    groups: dict[tuple[str, str], list[tuple[float, float, str]]] = {}
+    for sample, rule, measured, priced in compared(out):
+        if max(measured, priced) > 0:
+            example = f"{sample['args']}{sample['kernel'][:60]}"
+            groups.setdefault((sample["op"], rule), []).append((measured, priced, example))
+    rows = []
+    for (op, rule), found in groups.items():
+        ratios = sorted((math.inf if not measured else priced / measured) for measured, priced, _ in found)
+        worst = max(found, key=lambda row: abs(row[1] - row[0]))
+        off = sum(abs(priced - measured) for measured, priced, _ in found) / sum(measured for measured, _, _ in found)
+        rows.append(
+            (
+                off * math.log(1 + len(found)),
+                op,
+                rule,
+                len(found),
+                off,
+                statistics.median(ratios),
+                ratios[0],
+                ratios[-1],
+                worst,
+            )
+        )
+    for _, op, rule, count, off, middle, low, high, worst in sorted(rows, reverse=True):
+        print(f"{op[5:]:44} {rule[:40]:40} {count:4} off {off:6.1%} x{middle:.2f} {low:.2f}..{high:.2f}"
+              f" | {worst[0] / 1e3:.0f} us, priced {worst[1] / 1e3:.0f} {worst[2][:150]}")  # fmt: skip
+
+
+class _Recorder(DispatchMode):
+    """Writes down the ops that run inside it, as `OpTimer` describes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, ...]] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        described = describe(args), {key: describe(value) for key, value in (kwargs or {}).items()}
+        if is_rounded_product(func, args):
+            described[1]["tf32"] = True
+        result = func(*args, **(kwargs or {}))
+        outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+        if not is_view(func):
+            self.calls.append((str(func), *described, outputs))
+        return result
+
+
+def ghost(chosen: list[str]) -> None:
+    """Rules by op, from what the ghost runs."""
+    pricing = pricing_for(find_gpu("h200"))
+    rules: dict[tuple[str, str], list[float]] = {}
+    for name, workloads in families(chosen).items():
+        failures = 0
+        for workload in workloads:
+            recorder = _Recorder()
+            try:
+                with trainfit.ghost_gpu("h200"), recorder:
+                    workload()
+            except Exception as error:
+                failures += 1
+                text = " ".join(str(error).split())
+                print(f"{name}: {workload}: {type(error).__name__}: {text}"[:300], flush=True)
+            for op, args, kwargs, outputs in recorder.calls:
+                read = read_op(op, args, kwargs, [output for output in outputs if output], Phase.FORWARD)
+                (cost,) = price_with([read], pricing)
+                rules.setdefault((op, cost.rule), []).append(cost.time_ns)
+        print(f"{name}: {len(workloads)} workloads, {failures} failed", flush=True)
+    for (op, rule), times_ns in sorted(rules.items(), key=lambda item: (item[0][1] != "roofline", item[0])):
+        print(f"{op:50} {rule:40} {len(times_ns):5} {max(times_ns) / 1e3:10.1f} us")
+
+
+def main(command: str, *arguments: str) -> None:
+    if command == "measure":
+        take(Path(arguments[0]), list(arguments[1:]))
+    elif command == "table":
+        table(Path(arguments[0]))
+    else:
+        ghost(list(arguments))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,60 @@
+"""Nearest neighbours: distances of all pairs of rows, and the largest values of every row.
+
+Source: `_euclidean_dist` in Distance.cpp; TensorTopK.cu, whose kernels for many blocks keep counts of digits. Measured:
+a net of neighbours on an H200 with torch 2.11, whose kernels and fills are those of the source, in its order.
+"""
+
+from __future__ import annotations
+
+from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.tensors import (
+    Rule,
+    argument,
+    ceil_div,
+    copy_unless_contiguous,
+    item_bytes,
+    nbytes,
+    tensor_argument,
+)
+from trainfit.records import OUTPUT, Op
+
+_BLOCK_THREADS, _DIGITS = 256, 256
+_BLOCKS_PER_PROCESSOR = 6
+"""By the registers of the counting kernel: 40 per thread, of 65,536."""
+_MIN_ITEMS, _MAX_ITEMS = 4, 64
+_ROWS_FOR_BLOCKS = ((4000, 400), (799, 800), (199, 3000), (80, 5000), (40, 8000), (20, 10_000), (0, 20_000))
+"""(more rows than, elements of a row from which on): several blocks share the rows."""
+
+
+def _distances(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Squares and their sums beside ones; then both sides joined with them, whose product is the result."""
+    sides = tensor_argument(op, 0), tensor_argument(op, 1)
+    left, right = map(nbytes, sides)
+    left_sums, right_sums = (nbytes(side) // side.shape[-1] for side in sides)
+    sums = (left, left_sums, -left, left_sums, right, right_sums, -right, right_sums)
+    joined_left = (left, left + 2 * left_sums, -left, -left_sums, -left_sums)
+    joined_right = (right + 2 * right_sums, -right_sums, -right_sums)
+    return (*sums, *joined_left, *joined_right, OUTPUT)
+
+
+def _largest(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Of every row its result, what is left to find and what was found; of every block the counts of digits."""
+    values = tensor_argument(op, 0)
+    dim = argument(op, 2, "dim", -1)
+    size = values.shape[dim] if isinstance(dim, int) and values.shape else 1
+    rows = values.numel // max(size, 1)
+    outputs = (OUTPUT, OUTPUT, *copy_unless_contiguous(values))
+    if size < next((least for more_than, least in _ROWS_FOR_BLOCKS if rows > more_than), size + 1):
+        return outputs
+    items = ceil_div(values.numel, gpu.num_sms * _BLOCKS_PER_PROCESSOR * _BLOCK_THREADS)
+    items = max(_MIN_ITEMS, min(items, _MAX_ITEMS))
+    blocks = rows * ceil_div(size, items * _BLOCK_THREADS)
+    item = item_bytes(values.dtype)
+    found = (item * rows, 2 * 4 * rows, 2 * item * rows)
+    return (*outputs, *found, 2 * _DIGITS * blocks, 4 * _DIGITS * rows, 4 * blocks, 4 * blocks)
+
+
+RULES: dict[str, Rule] = {
+    "aten._euclidean_dist.default": _distances,
+    "aten.topk.default": _largest,
+}

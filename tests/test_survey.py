@@ -1,0 +1,108 @@
+"""The survey's bookkeeping: who is drawn into which part, how measured ops are held against prices, what is counted."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from trainfit.cost import pricing_for
+from trainfit.gpus.catalogue import find_gpu
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
+    import survey
+    from compare_ops import by_case, compare
+    from survey_measure import GPU_BYTES, rounds
+    from survey_table import summary
+
+
+def test_every_type_was_drawn_once_and_what_was_left_out_has_a_reason() -> None:
+    lines = [json.loads(line) for line in survey.DRAWN.read_text().splitlines()]
+    assert len({line["type"] for line in lines}) == len(lines)
+    assert all(line.get("skipped") or line["name"] for line in lines)
+    assert len(survey.job_names("development")) + len(survey.job_names("blind")) == len(survey.read_drawn())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_drawn_line_becomes_a_case_with_the_sizes_that_stand_in_it() -> None:
+    drawn = survey.Drawn(
+        type="bert",
+        name="bert_bf16",
+        part="blind",
+        model="BertForMaskedLM",
+        task="masked",
+        config={"num_hidden_layers": 5, "vocab_size": 100},
+        precision="bf16",
+        optimizer="fused",
+        padded=True,
+        checkpointed=False,
+        clip_grad_norm=1.0,
+        rows=6,
+        length=128,
+    )
+    batch = survey.case_of(drawn).batch("cpu")
+    assert {name: tuple(value.shape) for name, value in batch.items()} == dict.fromkeys(
+        ("input_ids", "attention_mask", "labels"), (6, 128)
+    )
+    assert int(batch["attention_mask"].sum()) == 3 * 128 + 3 * 96
+    assert survey.case_of(drawn, tiny=True).batch("cpu")["input_ids"].shape == (2, 64)
+
+
+def test_jobs_go_into_the_first_round_with_room() -> None:
+    jobs = [(name, "plain") for name in "abcd"]
+    needed = dict(zip(jobs, (GPU_BYTES // 2, GPU_BYTES // 2, GPU_BYTES, 1), strict=True))
+    assert rounds(jobs, needed) == [[jobs[0], jobs[1]], [jobs[2]], [jobs[3]]]
+
+
+def test_measured_ops_are_held_against_their_prices_call_by_call() -> None:
+    row = {
+        "case": "toy",
+        "variant": "plain",
+        "op": "aten.view.default",
+        "args": ["float32[8]", [2, 4]],
+        "kwargs": {},
+        "outputs": ["float32[2,4]"],
+        "count": 3,
+        "total_ns": 3000,
+        "kernel": "none",
+    }
+    (found,) = compare([{"op": None}, row], pricing_for(find_gpu("h200")))
+    assert (found.rule, found.priced_ns, found.difference_ns) == ("free", 0, -3000)
+    assert next(by_case([found])) == "toy: measured 0.00 ms, priced -100.0%"
+
+
+def test_rows_beyond_a_limit_are_named() -> None:
+    job = ("toy", "plain")
+    predicted = {
+        job: {
+            "classic": [1000, 1005],
+            "busy_ms": 11.0,
+            "datasheet_ms": 10.0,
+            "step_ms": 10.5,
+            "range_ms": [9.0, 12.0],
+            "launch_bound": False,
+            "launch_bound_sure": True,
+        }
+    }
+    measured = {
+        job: {
+            "peak_allocated_bytes": 1000,
+            "peak_reserved_bytes": 1000,
+            "kernels_ms": 10.0,
+            "gpu_busy_ms": 10.0,
+            "step_ms": 10.0,
+        }
+    }
+    assert list(summary([job], predicted, measured, {})) == [
+        "- allocated: median 0.00%, 1 of 1 within 0.1%, 1 equal.",
+        "- reserved: median 0.50%, 1 of 1 within 1.0%, 0 equal.",
+        "- GPU busy: median 10.00%, 0 of 1 within 8.0%; beyond: toy +10.0%.",
+        "- GPU busy by the datasheet: median 0.00%, 1 of 1 within 20.0%.",
+        "- step, bound by kernels: median 5.00%, 1 of 1 within 8.0%.",
+        "- launch-bound or not: 1 of 1 recognised, 1 of the 1 said to be sure; the step within the stated range in 1.",
+    ]
