@@ -6,8 +6,8 @@
 In: results/survey_predicted_h200.jsonl, survey_development_predicted_h200.jsonl (second_predict.py), survey_h200.jsonl
 (survey_measure.py), survey_steps_h200.jsonl (measure_host.py: further processes of steps that wait for the CPU; the
 step is the median of all), survey_own_host_h200.jsonl (predictions by the same prices of kernels and what `calibrate`
-timed of the host in the very run that measured). Out: tables, and how many rows are within the limits. Errors are
-predicted / measured - 1.
+timed of the host in the very run that measured), survey_now_h200.jsonl (the blind cases predicted again). Out: tables,
+and how many rows are within the limits. Errors are predicted / measured - 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from second_table import ALLOCATED, KERNELS, LAUNCHES, MIB, RESERVED, Job, Rows, is_launch_bound, share
+from second_table import ALLOCATED, KERNELS, LAUNCHES, MIB, RESERVED, Job, Rows, again, is_launch_bound, share
 from survey import DRAWN, job_names
 from zoo_survey_nets import survey_nets
 
@@ -32,11 +32,40 @@ that wait for the CPU in several). survey_draw.py drew model types of transforme
 zoo_survey_nets.py draws precision, optimizer, batch and part of nets in plain torch. The blind cases were predicted,
 and the predictions committed, before any of them was measured. Predicted with torch 2.11 and no GPU; errors are
 predicted / measured - 1. "own host": the step by what `calibrate` timed of the host in the run that measured these
-rows, for steps that wait for the CPU; everything else is by the shipped profile. Allocated and reserved are of the
-classic allocator.
+rows, for steps that wait for the CPU; everything else is by the shipped profile. "now": predicted after these rows had
+been looked into, no blind test; a dash: as before. Allocated and reserved are of the classic allocator.
 """
-DEVELOPMENT = """These were measured first and looked into op by op: prices and the host's costs were mended where they
-were off, so this is no blind test. Predicted by the shipped profile of now."""
+CAUSES = """
+Why the rows beyond 8% of GPU busy were off, as the names of the profiled kernels tell; no op of these cases was
+measured alone. Mended since: graph_attention (a rule for lookups, by samples that were there), in part optical_flow.
+
+- temporal_net (its memory, too): cuDNN runs some of its convolutions over time, dilated up to 64 times, by an old
+  kernel (implicit_convolve_sgemm): 8 times 5.3 ms of the 80. Each is priced at 0.6 forward and 1.0 backward.
+- penalised_critic: the double backward of strided convolutions is a convolution by images as windows; the first two are
+  priced at 5.5 and 2.4 ms, and the longest kernel takes 1.25. Samples of this kind, though not of these sizes, were
+  added when the net was known, before it was measured.
+- optical_flow: grid_sample is cuDNN's kernel when corners are aligned, and was taken for torch's own, whose gradient
+  was priced at 446 us; no kernel takes more than 89. cuDNN's has no samples, so it is still 10% off.
+- graph_attention: 21 lookups of 1.28 million rows, some of 8 numbers, take 0.77 ms each, a block of threads per row;
+  they were priced at 0.2 to 0.7.
+- conv_mixer: depthwise 9 x 9 convolutions, forward 1.5 ms, priced at 1.0; backward 4.5, priced at 3.7.
+- radiance_field: sums of [1179648, 256] in bfloat16 over the rows take 240 us, priced at 709.
+- scanned_gru: running sums along the middle take 240 us, priced at 286 (cumsum) and 380 (logcumsumexp).
+- moonshine: adds with a transposed operand (94 us, priced at 66), joins of strided pieces (90, priced at 66), pieces
+  stacked along a fifth dimension, which torch copies one by one (45, priced at 13), attention of heads of 36 that are
+  padded to 40 (180, priced at 152).
+- esmc: products of 512 rows in fp32 take 45 ms, priced at 41; the gradients of weights most (167 us, priced at 138).
+- two_towers: gradients of embedding bags of 943,728 items take 2.8 ms each, priced at 1.5; one product of 19,661 rows
+  and columns, an odd size, 4.4, priced at 3.5.
+- high_resolution: float16 batch norms are 15% slower than priced, and cuDNN's convolutions of small images transpose
+  750 times, 3.7 ms in all.
+
+cellular_automaton, the one step bound by launches that is beyond 20%, took 70.7 ms in one process and 59.0 in two."""
+DEVELOPMENT = """These were measured first and looked into op by op: prices and the host's costs were mended where
+they were off, so this is no blind test. Predicted by the shipped profile of now. 18 of these steps were timed after a
+profiler had run in their process, which slows launches (survey_h200.jsonl says which); the others in several runs whose
+hosts differed in speed. videomae, vit_msn and pvt were measured again, since their first batch took memory of its own
+while it was made."""
 
 
 def read(paths: Sequence[Path]) -> Rows:
@@ -58,22 +87,25 @@ def jobs_of(part: str) -> list[Job]:
     return [(name.removesuffix(":every"), "every layer" if name.endswith(":every") else "plain") for name in names]
 
 
-def table(jobs: Sequence[Job], predicted: Rows, measured: Rows, own_host: Rows) -> Iterator[str]:
+def table(jobs: Sequence[Job], predicted: Rows, measured: Rows, own_host: Rows, now: Rows) -> Iterator[str]:
     yield (
-        "| case | allocated MiB | error | reserved MiB | error | GPU busy ms | error | by datasheet"
-        " | step ms | error | own host | range | bound by |"
+        "| case | allocated MiB | error | now | reserved MiB | error | now | GPU busy ms | error | now | by datasheet"
+        " | step ms | error | now | own host | range | bound by |"
     )
-    yield "|---|---|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "|---" * 17 + "|"
     for job in jobs:
         row, found = predicted[job], measured[job]
         bytes_found = found["peak_allocated_bytes"], found["peak_reserved_bytes"]
+        later = now.get(job, row)
         cells = [job[0] + (", every layer checkpointed" if job[1] != "plain" else "")]
-        for value, truth in zip(row["classic"], bytes_found, strict=True):
-            cells += [f"{truth / MIB:.1f}", share(value, truth)]
-        busy, step = found["kernels_ms"], found["step_ms"]
-        cells += [f"{busy:.1f}", error(row["busy_ms"], busy), error(row["datasheet_ms"], busy)]
-        cells += [f"{step:.1f}", error(row["step_ms"], step)]
-        cells += [error(own_host[job]["step_ms"], step) if job in own_host else ""]
+        for value, second, truth in zip(row["classic"], later["classic"], bytes_found, strict=True):
+            cells += [f"{truth / MIB:.1f}", share(value, truth), again(share(value, truth), share(second, truth))]
+        for kind, truth in (("busy_ms", found["kernels_ms"]), ("step_ms", found["step_ms"])):
+            first = error(row[kind], truth)
+            cells += [f"{truth:.1f}", first, again(first, error(later[kind], truth))]
+            if kind == "busy_ms":
+                cells.append(error(row["datasheet_ms"], truth))
+        cells += [error(own_host[job]["step_ms"], found["step_ms"]) if job in own_host else ""]
         cells += ["{:.0f} to {:.0f}".format(*row["range_ms"]), bound(row, found)]
         yield f"| {' | '.join(cells)} |"
 
@@ -127,11 +159,20 @@ def summary(jobs: Sequence[Job], predicted: Rows, measured: Rows, own_host: Rows
     )
 
 
-def section(part: str, predicted: Rows, measured: Rows, own_host: Rows) -> Iterator[str]:
+def section(part: str, predicted: Rows, measured: Rows, own_host: Rows, now: Rows) -> Iterator[str]:
     jobs = [job for job in jobs_of(part) if job in measured and "classic" in predicted.get(job, ())]
-    yield from table(jobs, predicted, measured, own_host)
-    yield ""
-    yield from summary(jobs, predicted, measured, own_host)
+    yield from table(jobs, predicted, measured, own_host, now)
+    drawn = {name.removesuffix(":every") for name in job_names(part)}
+    for kind, chosen in (
+        ("Of transformers", [job for job in jobs if job[0] in drawn]),
+        ("In plain torch", [job for job in jobs if job[0] not in drawn]),
+        ("All", jobs),
+    ):
+        yield f"\n{kind}, {len(chosen)} cases:\n"
+        yield from summary(chosen, predicted, measured, own_host)
+    if now:
+        yield "\nAll, predicted now, which is no blind test:\n"
+        yield from summary(jobs, now, measured, {})
     if missing := [" ".join(job) for job in jobs_of(part) if job not in jobs]:
         yield f"- not measured, or not predicted: {', '.join(missing)}."
 
@@ -150,9 +191,11 @@ def document() -> Iterator[str]:
     own_host = read([RESULTS / "survey_own_host_h200.jsonl"])
     yield HEAD
     yield "## Blind\n"
-    yield from section("blind", read([RESULTS / "survey_predicted_h200.jsonl"]), measured, own_host)
+    now = read([RESULTS / "survey_now_h200.jsonl"])
+    yield from section("blind", read([RESULTS / "survey_predicted_h200.jsonl"]), measured, own_host, now)
+    yield CAUSES
     yield f"\n## Development\n\n{DEVELOPMENT}\n"
-    yield from section("development", read([RESULTS / "survey_development_predicted_h200.jsonl"]), measured, {})
+    yield from section("development", read([RESULTS / "survey_development_predicted_h200.jsonl"]), measured, {}, {})
     yield "\n## Left out\n"
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()]
     yield from (f"- {line['type']}: {' '.join(line['skipped'].split())}" for line in lines if "skipped" in line)
@@ -169,7 +212,7 @@ def main() -> None:
         print(*document(), sep="\n")
         return
     measured = with_all_steps(read(args.measured), read_steps(args.timed))
-    print(*section(args.part, read(args.predicted), measured, {}), sep="\n")
+    print(*section(args.part, read(args.predicted), measured, {}, {}), sep="\n")
 
 
 if __name__ == "__main__":

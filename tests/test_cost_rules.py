@@ -8,6 +8,7 @@ from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
 from trainfit.cost import price_ops
 from trainfit.cost.classify import works
 from trainfit.cost.reduce import reduce_samples
+from trainfit.cost.work import Work
 from trainfit.records import Op
 
 CONTIGUOUS = {"copy contiguous": [((0.0, 0.0, 0.0), 1.0)]}
@@ -259,7 +260,62 @@ def test_a_loss_per_element_is_no_sum() -> None:
     assert (rule_of(each), rule_of(mean)) == ("mse_loss contiguous", "mse_loss inner 4")
 
 
-def test_single_elements_behind_an_index_are_read_apart_and_rows_are_not() -> None:
-    rows = op("aten.index.Tensor", ["float32[64,8]", ["int64[16]"]], ["float32[16,8]"])
+def test_rows_of_16_bytes_or_a_multiple_are_gathered_each_in_its_time_and_other_runs_are_not() -> None:
+    short = op("aten.index.Tensor", ["float32[64,8]", ["int64[16]"]], ["float32[16,8]"])
+    long = op("aten.embedding.default", ["float32[64,4096]", "int64[16]"], ["float32[16,4096]"])
+    found = [works(one, H200.num_sms)[0] for one in (short, long)]
+    assert [(work.rule, work.nbytes) for work in found] == [
+        ("rows gathered", 16 * 2900),
+        ("rows gathered", 16 * 8 + 2 * 16 * 4096 * 4),
+    ]
+    odd = op("aten.index.Tensor", ["float32[64,1]", ["int64[16]"]], ["float32[16,1]"])
     elements = op("aten.index.Tensor", ["float32[64,8]", [None, "int64[4]"]], ["float32[64,4]"])
-    assert [works(one, H200.num_sms)[0].coordinates[2] for one in (rows, elements)] == [5.0, 2.0]  # 32 bytes, 4 bytes
+    columns = op("aten.index_select.default", ["float32[64,64]", 1, "int64[8]"], ["float32[64,8]"])
+    found = [works(one, H200.num_sms)[0] for one in (odd, elements, columns)]
+    assert [(work.rule, work.coordinates[2]) for work in found] == [
+        ("index", 2.0),
+        ("index", 2.0),
+        ("index_select", 2.0),
+    ]
+
+
+def test_a_number_on_the_gpu_is_read_for_every_element_and_one_of_the_host_is_not() -> None:
+    of_gpu = op("aten.mul.Tensor", ["float32[64,64]", "float32[]"], ["float32[64,64]"])
+    of_host = op("aten.mul.Tensor", ["float32[64,64]", None], ["float32[64,64]"])
+    assert [rule_of(one) for one in (of_gpu, of_host)] == ["pointwise broadcast", "pointwise contiguous"]
+
+
+def test_truth_values_are_converted_where_they_are_counted_with_and_not_where_they_choose() -> None:
+    product = op("aten.mul.Tensor", ["float32[64]", "bool[64]"], ["float32[64]"])
+    choice = op("aten.where.self", ["bool[64]", "2*float32[64]"], ["float32[64]"])
+    assert [rule_of(one) for one in (product, choice)] == ["pointwise contiguous mixed", "pointwise contiguous"]
+
+
+def test_every_other_element_fetches_what_lies_between_and_is_not_turned() -> None:
+    gaps = works(op("aten.clone.default", ["float32[64,32]{64,2}"], ["float32[64,32]"]), H200.num_sms)[0]
+    assert (gaps.rule, gaps.nbytes) == ("copy strided", 4 * 64 * 32 * (2 + 1))
+
+
+def test_a_group_norm_s_rows_are_groups_and_those_that_are_missing_take_as_long() -> None:
+    args = ["float32[4,32,8,8]", "2*float32[32]", 4, 32, 64, 1, 1e-5]
+    norm = works(op("aten.native_group_norm.default", args, ["float32[4,32,8,8]", "2*float32[4,1]"]), 132)[0]
+    assert norm.coordinates == (2.0, 11.0)  # 4 rows of 2048
+    assert norm.nbytes == 2 * 4 * 4 * 2048 * (4 * 132) // 4  # as of four rows on each processor
+
+
+def test_a_recurrent_layer_s_width_is_its_state_s_whatever_its_weights_look_like() -> None:
+    rest = [0, None, "float16[1,8,512]", None, 3, 512, 0, 1, True, 0.0, True, False, [], None]
+    layer = op("aten._cudnn_rnn.default", ["float16[8,16,64]", ["2*float16[786432,1]", "2*float16[1536,1]"], *rest],
+               ["float16[8,16,512]"])  # fmt: skip
+    found = works(layer, H200.num_sms)[0]
+    assert (found.rule, found.coordinates) == ("_cudnn_rnn gru float16", (3.0, 9.0, 0.0))
+
+
+def test_attention_counts_whole_tiles_and_processors_that_idle() -> None:
+    def found(pairs: int, length: int) -> Work:
+        query = f"float32[{pairs},1,{length},64]"
+        name = "aten._scaled_dot_product_efficient_attention.default"
+        return works(op(name, [query, query, query, None, False, 0.0, False], [query]), H200.num_sms)[0]
+
+    assert found(264, 65).flops == found(264, 128).flops == 2 * 2 * 264 * 128 * 128 * 64
+    assert [found(pairs, 64).stretch for pairs in (33, 264, 300)] == [8.0, 1.0, 1.0]  # two blocks on 132 processors

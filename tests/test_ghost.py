@@ -348,6 +348,22 @@ def test_cells_take_their_fused_kernels_and_known_values_come_back_to_the_host()
 # ---- gradients -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("align_corners", "kernel"), [(True, "cudnn_grid_sampler"), (False, "grid_sampler_2d")])
+def test_cudnn_samples_a_grid_whose_corners_are_aligned(align_corners: bool, kernel: str) -> None:
+    def program() -> None:
+        x, grid = torch.randn(2, 3, 8, 8, device="cuda"), torch.zeros(2, 4, 5, 2, device="cuda", requires_grad=True)
+        sampled = F.grid_sample(x.requires_grad_(), grid, align_corners=align_corners)
+        assert sampled.shape == (2, 3, 4, 5)
+        sampled.sum().backward()
+        assert x.grad is not None
+        assert grid.grad is not None
+        assert (x.grad.shape, grid.grad.shape) == (x.shape, grid.shape)
+
+    names = ops_of(program)
+    assert kernel in names
+    assert f"{kernel}_backward" in names
+
+
 def test_a_bias_is_added_in_place_to_the_product_of_an_input_with_gaps() -> None:
     with ghost_gpu("h200") as mode:
         names: list[str] = []

@@ -62,7 +62,7 @@ ALLOWED = {
     "_largest": {"_estimate", "_plan_record", "gpus", "progress", "simulate", "step"},
     "_verify": {"_plan_record", "_verify_record", "errors", "gpus", "progress", "records", "step"},
     "_verify_record": {"_plan_record", "units"},
-    "_profile": {"cost", "gpus", "records", "simulate"},
+    "_profile": {"_time_estimate", "cost", "gpus", "records", "simulate"},
     "_report": {
         *(
             "__init__",

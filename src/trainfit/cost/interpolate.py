@@ -6,7 +6,7 @@ Coordinates are log2 of sizes, so a distance of 1 is a factor of 2, and a plane 
 that few points make none, and the ratio stays between the smallest and the largest of the nearest few.
 
 How many neighbours, which weights and how much slopes are held back were chosen by leaving each of the H200's samples
-out and predicting it from the others: the median error is 4.5%, 6.2% without slopes.
+out and predicting it from the others: the median error was 4.5%, 6.2% without slopes; it is 4.9% of the 19,700 of now.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
             continue
         if not sample["num_kernels"]:  # the host's affair
             continue
-        time_ns = sample["cold_ns"] if work.flops else _in_a_step_ns(sample["cold_ns"], sample["warm_ns"])
+        time_ns = sample["cold_ns"] if work.flops else in_a_step_ns(sample["cold_ns"], sample["warm_ns"])
         place = tuple(round(value, 2) for value in work.coordinates)
         overlap = sample["overlap"]
         launches = sample["num_kernels"] if work.kernels == 1 else 1  # a rule that counts them needs no table
@@ -120,7 +120,7 @@ def launch_table(rule: str) -> str:
     return f"{rule} launches"
 
 
-def _in_a_step_ns(cold_ns: float, warm_ns: float) -> float:
+def in_a_step_ns(cold_ns: float, warm_ns: float) -> float:
     """What an op that only moves bytes takes among others.
 
     Cold runs fetch all operands from memory, and in a step some are still in the cache; warm runs must first write what

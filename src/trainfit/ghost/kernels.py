@@ -315,7 +315,18 @@ def _in_place(*args: Any, **kwargs: Any) -> None:
     """Writes its lists of tensors, and makes nothing."""
 
 
+def _grid_sampler(x: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+    return x.new_empty((*x.shape[:2], *grid.shape[1:3]))
+
+
+def _grid_sampler_backward(x: torch.Tensor, grid: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Both gradients, whichever is needed."""
+    return x.new_empty(x.shape), grid.new_empty(grid.shape)
+
+
 GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
+    aten.cudnn_grid_sampler.default: _grid_sampler,
+    aten.cudnn_grid_sampler_backward.default: _grid_sampler_backward,
     aten._fused_sgd_.default: _in_place,
     aten._fused_sgd_.tensor_lr: _in_place,
     aten._fused_adagrad_.default: _in_place,

@@ -49,6 +49,7 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
         "cudnn_is_acceptable": _cudnn_is_acceptable,
         "ctc_loss.Tensor": _ctc_loss,
         "istft": _istft,
+        "grid_sampler": _grid_sampler,
         "one_hot": _one_hot,
     }
     for name in ("gru", "rnn_tanh", "rnn_relu"):
@@ -194,3 +195,12 @@ def _istft(*args: Any, **kwargs: Any) -> torch.Tensor:
     """The body asks whether the windows leave gaps."""
     with asking_for_faults():
         return torch_compat.call_composite(aten.istft.default, *args, **kwargs)
+
+
+def _grid_sampler(x: torch.Tensor, grid: torch.Tensor, mode: int, padding: int, align_corners: bool) -> torch.Tensor:
+    """cuDNN's kernel for what it can do: bilinear, zeros outside, corners aligned (GridSampler.cpp)."""
+    is_usual = (mode, padding, align_corners) == (0, 0, True) and x.dim() == 4 and x.size(1) <= 1024
+    is_small = max(x.numel(), grid.numel()) < 2**31
+    if is_usual and is_small and all(map(_cudnn_is_acceptable, (x, grid))):
+        return aten.cudnn_grid_sampler(x, grid)
+    return torch_compat.call_composite(aten.grid_sampler.default, x, grid, mode, padding, align_corners)
