@@ -223,7 +223,7 @@ def test_a_vision_config_can_be_estimated(tmp_path: Path) -> None:
     # In a process of its own: weights are drawn again until they are in range, which must not go on for ever.
     target = config_target(tmp_path, {"model_type": "vit", **TINY, "image_size": 32})
     command = [sys.executable, "-m", "trainfit", "estimate", target, "--json"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert json.loads(result.stdout)["num_parameters"] > 0
 
 
