@@ -80,9 +80,7 @@ class Op:
     stream: int = 0  # the stream it runs on; 0 is the default one
     waits: tuple[int, ...] = ()  # how many ops back are those, of other streams, that must be done before it starts
     tf32: bool = False  # a product of float32 that the GPU may round to TF32, as torch was told when it ran
-    before: HostWork | None = (
-        None  # what the CPU did since the op before it, if anything; an optimizer's own is no work
-    )
+    before: HostWork | None = None  # what the CPU did since the op before it; what an optimizer's does is no work
 
     def input_refs(self) -> Iterator[TensorRef]:
         """The tensors among the arguments, in order, lists opened."""

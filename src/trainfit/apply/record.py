@@ -20,7 +20,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 from unittest import mock
 
@@ -393,12 +393,12 @@ def _is_random(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 def _inside_custom_function() -> bool:
     """Whether a custom autograd function's forward is on the stack (its `apply` is C and leaves no frame)."""
     forwards = _forward_codes(len(torch.autograd.Function.__subclasses__()))
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     own = record.__code__
     while frame is not None and frame.f_code is not own:
         if frame.f_code in forwards:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

@@ -121,6 +121,7 @@ def plan_replay(program: BlockProgram, decision: BlockDecision) -> ReplayPlan:
     ops = _ops_for(values, rebuilt, at_hand, groups)
     read = {value for op in ops for value in values.reads[op]} & at_hand
     held = read - sources.keys()
+    fetched = [(source, v) for v, source in sources.items() if v in read]
     return ReplayPlan(
         ops=ops,
         frees=_frees(values, ops, at_hand, set(rebuilt)),
@@ -128,8 +129,8 @@ def plan_replay(program: BlockProgram, decision: BlockDecision) -> ReplayPlan:
         dropped=dropped,
         rebuilt=tuple((value, rebuilt.count(value)) for value in dict.fromkeys(rebuilt)),
         from_saved=tuple(sorted((holders[v][1], v) for v in held if holders[v][0] == "")),
-        from_inputs=tuple(sorted((sources[v], v) for v in read & sources.keys() if isinstance(sources[v], int))),  # type: ignore[misc]
-        from_parameters=tuple(sorted((sources[v], v) for v in read & sources.keys() if isinstance(sources[v], str))),  # type: ignore[misc]
+        from_inputs=tuple(sorted((source, v) for source, v in fetched if isinstance(source, int))),
+        from_parameters=tuple(sorted((source, v) for source, v in fetched if isinstance(source, str))),
         from_submodules=tuple(sorted((*holders[v], v) for v in held if holders[v][0] != "")),
         random_starts=tuple((op, groups[op][1]) for op in ops if op in groups and groups[op][0][0] == op),
         kept=tuple(sorted(values.storage[v] for v in (kept & set(values.saved)) | held)),

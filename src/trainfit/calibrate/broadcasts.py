@@ -6,57 +6,49 @@ Each is a callable that runs torch code on the GPU; `OpTimer` times the ops insi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 
 from trainfit.calibrate.memory import matrix_transposed, optimizers
-
-Workload = Callable[[], Any]
-BF16, FP32 = torch.bfloat16, torch.float32
-
-
-def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=dtype)
+from trainfit.calibrate.workloads import BF16, FP32, Workload, randn
 
 
 def scores(batch: int, heads: int, seq: int, dtype: torch.dtype) -> None:
     """Attention without a fused kernel: masks and biases that are broadcast, and their gradients."""
-    x = _randn(batch, heads, seq, seq, dtype=dtype)
-    mask, padding = _randn(batch, 1, seq, seq, dtype=dtype) > 0, _randn(batch, 1, 1, seq, dtype=dtype)
-    x.masked_fill(mask, 0.0), x + padding, x + _randn(1, heads, seq, seq, dtype=dtype), x * (1 / 8)
+    x = randn(batch, heads, seq, seq, dtype=dtype)
+    mask, padding = randn(batch, 1, seq, seq, dtype=dtype) > 0, randn(batch, 1, 1, seq, dtype=dtype)
+    x.masked_fill(mask, 0.0), x + padding, x + randn(1, heads, seq, seq, dtype=dtype), x * (1 / 8)
     x.sum(0, keepdim=True), x.sum(1), x.transpose(2, 3).contiguous()
 
 
 def rotated(batch: int, seq: int, heads: int, dim: int, dtype: torch.dtype) -> None:
     """Rotary embeddings whose angles all sequences share, of heads before and after the tokens."""
-    x, y = _randn(batch, seq, heads, dim, dtype=dtype), _randn(batch, heads, seq, dim, dtype=dtype)
-    angles = _randn(seq, dim, dtype=dtype)
+    x, y = randn(batch, seq, heads, dim, dtype=dtype), randn(batch, heads, seq, dim, dtype=dtype)
+    angles = randn(seq, dim, dtype=dtype)
     x.transpose(1, 2) * angles, y * angles, x * angles[:, None]
 
 
 def shared_heads(batch: int, heads: int, repeats: int, seq: int, dim: int, dtype: torch.dtype) -> None:
     """The gradient of keys that several heads share."""
-    _randn(batch, seq, heads, repeats, dim, dtype=dtype).permute(0, 2, 3, 1, 4).sum(2, keepdim=True)
-    _randn(batch, heads, repeats, seq, dim, dtype=dtype).sum(2, keepdim=True)
+    randn(batch, seq, heads, repeats, dim, dtype=dtype).permute(0, 2, 3, 1, 4).sum(2, keepdim=True)
+    randn(batch, heads, repeats, seq, dim, dtype=dtype).sum(2, keepdim=True)
 
 
 def bias_gradient(rows: int, columns: int, dtype: torch.dtype) -> None:
-    _randn(rows, columns, dtype=dtype).sum(0, keepdim=True)
+    randn(rows, columns, dtype=dtype).sum(0, keepdim=True)
 
 
 def small_table(entries: int, width: int, lookups: int, dtype: torch.dtype) -> None:
     """A table of few entries by index, as biases of positions are, and its gradient."""
-    table = _randn(entries, width, dtype=dtype).requires_grad_()
+    table = randn(entries, width, dtype=dtype).requires_grad_()
     out = table[torch.randint(entries, (lookups,), device="cuda")]
-    out.backward(_randn(lookups, width, dtype=dtype))
+    out.backward(randn(lookups, width, dtype=dtype))
 
 
 def second_moment(num_tensors: int, numel: int, dtype: torch.dtype) -> None:
     """What Adam does to it, with factors that differ, so that all of them are read."""
-    moments, first, second = ([_randn(numel, dtype=dtype) for _ in range(num_tensors)] for _ in range(3))
+    moments, first, second = ([randn(numel, dtype=dtype) for _ in range(num_tensors)] for _ in range(3))
     torch._foreach_addcmul_(moments, first, second, value=0.1)
 
 
@@ -84,14 +76,14 @@ def between() -> list[Workload]:
 
 def summed(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Sums of a tensor of four dimensions over each of them, and over a dimension that does not lie where it stands."""
-    x = _randn(*shape, dtype=dtype)
+    x = randn(*shape, dtype=dtype)
     x.sum(0), x.sum(1), x.sum(2), x.sum(3), x.transpose(1, 3).sum(3)
     x.transpose(2, 3).contiguous().transpose(2, 3).sum(3)
 
 
 def vectors(batch: int, rows: int, columns: int, dtype: torch.dtype) -> None:
     """Batches of matrices times a vector each, and products of vectors."""
-    matrix, row, column = (_randn(batch, *shape, dtype=dtype) for shape in ((rows, columns), (rows, 1), (columns, 1)))
+    matrix, row, column = (randn(batch, *shape, dtype=dtype) for shape in ((rows, columns), (rows, 1), (columns, 1)))
     torch.bmm(matrix, column), torch.bmm(matrix.transpose(1, 2), row), torch.bmm(row, column.transpose(1, 2))
     torch.bmm(row.transpose(1, 2), matrix)
 
@@ -99,11 +91,11 @@ def vectors(batch: int, rows: int, columns: int, dtype: torch.dtype) -> None:
 def outer(batch: int, rows: int, columns: int, width: int, dtype: torch.dtype) -> None:
     """Products of what is broadcast along different dimensions, as state spaces and pairs of tokens have them, and what
     their gradients do: a factor that is expanded inside, sums over what was broadcast."""
-    left, right = _randn(batch, rows, 1, width, dtype=dtype), _randn(batch, 1, columns, width, dtype=dtype)
+    left, right = randn(batch, rows, 1, width, dtype=dtype), randn(batch, 1, columns, width, dtype=dtype)
     out = left * right
     out * left, out + right, left.expand_as(out).clone(), left.expand_as(out) * right
     out.sum(1, keepdim=True), out.sum(2, keepdim=True), out.sum(3)
-    each, turned = _randn(batch, rows, columns, 1, dtype=dtype), _randn(batch, 1, width, columns, dtype=dtype)
+    each, turned = randn(batch, rows, columns, 1, dtype=dtype), randn(batch, 1, width, columns, dtype=dtype)
     each * right, each.expand_as(out).clone(), out * each, each * turned.transpose(2, 3)
     out.transpose(2, 3).sum(3), out.transpose(1, 3).sum(3)
 

@@ -16,24 +16,20 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
+
 HIDDEN = (256, 512, 768, 1024, 1280, 1536, 2048, 2560, 3072, 4096, 5120, 8192)
 MAX_MACS = {BF16: 3e12, FP16: 1e12, FP32: 4e11}
 """Products beyond this are as efficient as the largest below, and would take too long."""
 
 
-def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=dtype)
-
-
 def linear(rows: int, width: int, depth: int, dtype: torch.dtype, bias: bool) -> None:
     """A linear layer's product and those of its backward pass, for a weight of shape (width, depth)."""
-    x, weight = _randn(rows, depth, dtype=dtype), _randn(width, depth, dtype=dtype)
-    grad = _randn(rows, width, dtype=dtype)
+    x, weight = randn(rows, depth, dtype=dtype), randn(width, depth, dtype=dtype)
+    grad = randn(rows, width, dtype=dtype)
     if bias:
-        torch.addmm(_randn(width, dtype=dtype), x, weight.t())
-        torch.addmm(_randn(width, dtype=dtype), x, weight.t().contiguous())
+        torch.addmm(randn(width, dtype=dtype), x, weight.t())
+        torch.addmm(randn(width, dtype=dtype), x, weight.t().contiguous())
         return
     torch.mm(x, weight.t())
     torch.mm(grad, weight)
@@ -43,9 +39,9 @@ def linear(rows: int, width: int, depth: int, dtype: torch.dtype, bias: bool) ->
 def conv1d_style_linear(rows: int, width: int, depth: int, dtype: torch.dtype) -> None:
     """The same with the weight stored as (depth, width), as GPT-2 does."""
     x, weight, grad = (
-        _randn(rows, depth, dtype=dtype),
-        _randn(depth, width, dtype=dtype),
-        _randn(rows, width, dtype=dtype),
+        randn(rows, depth, dtype=dtype),
+        randn(depth, width, dtype=dtype),
+        randn(rows, width, dtype=dtype),
     )
     torch.mm(x, weight)
     torch.mm(grad, weight.t())
@@ -91,7 +87,7 @@ def matmuls(dtype: torch.dtype, tokens: tuple[int, ...], every: int) -> list[Wor
 
 def batched_product(batch: int, rows: int, columns: int, depth: int, dtype: torch.dtype) -> None:
     """Attention's products without a fused kernel: q k^T, p v, and their gradients."""
-    a, b = _randn(batch, rows, depth, dtype=dtype), _randn(batch, columns, depth, dtype=dtype)
+    a, b = randn(batch, rows, depth, dtype=dtype), randn(batch, columns, depth, dtype=dtype)
     scores = torch.bmm(a, b.transpose(1, 2))
     torch.bmm(scores, b)
     torch.bmm(scores.transpose(1, 2), a)
@@ -137,10 +133,10 @@ def rounded_products() -> list[Workload]:
 
 
 def grouped_product(tokens: int, experts: int, width: int, depth: int) -> None:
-    a = _randn(tokens, depth, dtype=BF16).requires_grad_()
-    b = _randn(experts, depth, width, dtype=BF16).requires_grad_()
+    a = randn(tokens, depth, dtype=BF16).requires_grad_()
+    b = randn(experts, depth, width, dtype=BF16).requires_grad_()
     offsets = torch.arange(1, experts + 1, device="cuda", dtype=torch.int32) * (tokens // experts)
-    F.grouped_mm(a, b, offs=offsets).backward(_randn(tokens, width, dtype=BF16))
+    F.grouped_mm(a, b, offs=offsets).backward(randn(tokens, width, dtype=BF16))
 
 
 def grouped_products() -> list[Workload]:
@@ -158,16 +154,16 @@ def attention(
     """Scaled dot product attention and its backward pass, on tensors laid out as projections leave them."""
 
     def project(num_heads: int, length: int) -> torch.Tensor:
-        return _randn(batch, length, num_heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
+        return randn(batch, length, num_heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
 
     key_seq = key_seq or seq
     query, key, value = project(heads, seq), project(kv_heads, key_seq), project(kv_heads, key_seq)
-    bias = _randn(batch, 1, seq, key_seq, dtype=dtype) if mask else None
+    bias = randn(batch, 1, seq, key_seq, dtype=dtype) if mask else None
     with sdpa_kernel(backend):
         out = F.scaled_dot_product_attention(
             query, key, value, attn_mask=bias, dropout_p=dropout, is_causal=causal, enable_gqa=heads != kv_heads
         )
-        out.transpose(1, 2).reshape(batch, seq, heads * dim).backward(_randn(batch, seq, heads * dim, dtype=dtype))
+        out.transpose(1, 2).reshape(batch, seq, heads * dim).backward(randn(batch, seq, heads * dim, dtype=dtype))
 
 
 def attentions() -> list[Workload]:
@@ -247,7 +243,7 @@ def attention_sizes() -> list[Workload]:
 
 def convolution(make: Callable[..., nn.Module], shape: tuple[int, ...], dtype: torch.dtype, nhwc: bool) -> None:
     layer = make(device="cuda", dtype=dtype)
-    x = _randn(*shape, dtype=dtype)
+    x = randn(*shape, dtype=dtype)
     if nhwc:
         layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         x = x.contiguous(memory_format=torch.channels_last)
@@ -353,7 +349,7 @@ def recurrent(
     kind: Callable[..., nn.RNNBase], batch: int, seq: int, width: int, layers: int, both: bool, dtype: torch.dtype
 ) -> None:
     rnn = kind(width, width, layers, batch_first=True, bidirectional=both, device="cuda", dtype=dtype)
-    x = _randn(batch, seq, width, dtype=dtype).requires_grad_()
+    x = randn(batch, seq, width, dtype=dtype).requires_grad_()
     out, _ = rnn(x)
     out.backward(torch.randn_like(out))
 

@@ -7,7 +7,6 @@ Each is a callable that runs torch code on the GPU; `OpTimer` times the ops insi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -19,13 +18,7 @@ from torch.nn.attention import SDPBackend
 from trainfit.calibrate import broadcasts, images, memory
 from trainfit.calibrate.compute import attention, batched_product, linear, rounded
 from trainfit.calibrate.lookups import lookup
-
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(shape, device="cuda", dtype=dtype)
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
 
 
 def products() -> list[Workload]:
@@ -80,7 +73,7 @@ def attentions() -> list[Workload]:
 def batch_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     """Of signals and of rows, with weights of fp32, as under autocast."""
     layer = nn.BatchNorm1d(shape[1], device="cuda")
-    layer(_randn(*shape, dtype=dtype).requires_grad_()).backward(_randn(*shape, dtype=dtype))
+    layer(randn(*shape, dtype=dtype).requires_grad_()).backward(randn(*shape, dtype=dtype))
 
 
 def norms() -> list[Workload]:
@@ -97,7 +90,7 @@ def norms() -> list[Workload]:
 
 def group_norm(size: tuple[int, int, int, int], dtype: torch.dtype, nhwc: bool) -> None:
     batch, channels, side, groups = size
-    weight = _randn(channels, dtype=dtype).requires_grad_()
+    weight = randn(channels, dtype=dtype).requires_grad_()
     x = images.image(batch, channels, side, dtype, nhwc).requires_grad_()
     F.group_norm(x, groups, weight, weight).backward(images.image(batch, channels, side, dtype, nhwc))
 
@@ -113,18 +106,18 @@ def stem(
     """A first layer: few channels in, and images that need no gradient, or do."""
     batch, inputs, outputs, side, window, stride = size
     memory_format = torch.channels_last if nhwc else torch.contiguous_format
-    x = _randn(batch, inputs, *[side] * dims, dtype=dtype).contiguous(memory_format=memory_format)
-    weight = _randn(outputs, inputs, *[window] * dims, dtype=dtype).contiguous(memory_format=memory_format)
+    x = randn(batch, inputs, *[side] * dims, dtype=dtype).contiguous(memory_format=memory_format)
+    weight = randn(outputs, inputs, *[window] * dims, dtype=dtype).contiguous(memory_format=memory_format)
     convolve = F.conv2d if dims == 2 else F.conv1d
     out = convolve(x.requires_grad_(needs_gradient), weight.requires_grad_(), None, stride)
-    out.backward(_randn(*out.shape, dtype=dtype).contiguous(memory_format=memory_format))
+    out.backward(randn(*out.shape, dtype=dtype).contiguous(memory_format=memory_format))
 
 
 def tubes(batch: int, frames: int, side: int, window: tuple[int, int, int], dtype: torch.dtype) -> None:
     """Films cut into tokens: windows that do not overlap, longer across than along time."""
-    weight = _randn(768, 3, *window, dtype=dtype).requires_grad_()
-    out = F.conv3d(_randn(batch, 3, frames, side, side, dtype=dtype), weight, _randn(768, dtype=dtype), window)
-    out.backward(_randn(*out.shape, dtype=dtype))
+    weight = randn(768, 3, *window, dtype=dtype).requires_grad_()
+    out = F.conv3d(randn(batch, 3, frames, side, side, dtype=dtype), weight, randn(768, dtype=dtype), window)
+    out.backward(randn(*out.shape, dtype=dtype))
 
 
 def stems() -> list[Workload]:
@@ -156,12 +149,12 @@ def stems() -> list[Workload]:
 
 def dimensions(batch: int, chunks: int, length: int, heads: int, width: int, dtype: torch.dtype) -> None:
     """Products of six dimensions, each factor broadcast along others, as state spaces written out have them."""
-    left = _randn(batch, chunks, length, 1, heads, width, dtype=dtype)
-    right = _randn(batch, chunks, 1, length, heads, width, dtype=dtype)
+    left = randn(batch, chunks, length, 1, heads, width, dtype=dtype)
+    right = randn(batch, chunks, 1, length, heads, width, dtype=dtype)
     out = left * right
-    out * right, out * _randn(batch, chunks, length, length, heads, 1, dtype=dtype), out.sum(3), out.sum(-1)
-    turned = _randn(batch, heads, chunks, length, length, dtype=dtype).permute(0, 2, 3, 4, 1)
-    apart = _randn(batch, heads, width, chunks, length, dtype=dtype).permute(0, 3, 4, 1, 2)[:, :, None]
+    out * right, out * randn(batch, chunks, length, length, heads, 1, dtype=dtype), out.sum(3), out.sum(-1)
+    turned = randn(batch, heads, chunks, length, length, dtype=dtype).permute(0, 2, 3, 4, 1)
+    apart = randn(batch, heads, width, chunks, length, dtype=dtype).permute(0, 3, 4, 1, 2)[:, :, None]
     (
         out * apart,
         out[..., :1] * apart,
@@ -174,7 +167,7 @@ def dimensions(batch: int, chunks: int, length: int, heads: int, width: int, dty
 
 def small_squares(batch: int, rows: int, columns: int, dtype: torch.dtype) -> None:
     """Many small matrices, turned."""
-    x, y = _randn(batch, rows, columns, dtype=dtype), _randn(batch, columns, rows, dtype=dtype)
+    x, y = randn(batch, rows, columns, dtype=dtype), randn(batch, columns, rows, dtype=dtype)
     x + y.transpose(1, 2), y.transpose(1, 2).contiguous(), y.transpose(1, 2) * x, y.transpose(1, 2).float()
     x * y[:1].transpose(1, 2), x + y[:, :, :1].transpose(1, 2).expand(batch, rows, columns), x.gt(0) * y.transpose(1, 2)
 

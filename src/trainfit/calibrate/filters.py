@@ -6,16 +6,14 @@ Each is a callable that runs torch code on the GPU; `OpTimer` times the ops insi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn import functional as F
 
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +17,7 @@ from torch.nn import functional as F
 from trainfit.calibrate.broadcasts import vectors
 from trainfit.calibrate.compute import recurrent
 from trainfit.calibrate.lookups import cell
-
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def _randn(*shape: int, dtype: torch.dtype = FP32) -> Tensor:
-    return torch.randn(shape, device="cuda", dtype=dtype)
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
 
 
 def _integers(high: int, *shape: int) -> Tensor:
@@ -33,7 +26,7 @@ def _integers(high: int, *shape: int) -> Tensor:
 
 def _differentiate(out: Tensor) -> None:
     if out.requires_grad:
-        out.backward(_randn(*out.shape, dtype=out.dtype))
+        out.backward(randn(*out.shape, dtype=out.dtype))
 
 
 def curves(rows: int, columns: int, dtype: torch.dtype) -> None:
@@ -54,19 +47,19 @@ def curves(rows: int, columns: int, dtype: torch.dtype) -> None:
         x, y = (torch.rand(rows, columns, device="cuda", dtype=dtype).add_(0.5) for _ in range(2))
         _differentiate(function(x.requires_grad_(), y))
     slope = torch.full((columns,), 0.2, device="cuda", dtype=dtype, requires_grad=True)
-    _differentiate(F.prelu(_randn(rows, columns, dtype=dtype).requires_grad_(), slope))
+    _differentiate(F.prelu(randn(rows, columns, dtype=dtype).requires_grad_(), slope))
     chances, targets = (
         torch.rand(rows, columns, device="cuda").requires_grad_(),
         torch.rand(rows, columns, device="cuda"),
     )
     _differentiate(F.binary_cross_entropy(chances, targets))
-    logits = _randn(rows, columns, dtype=dtype).requires_grad_()
+    logits = randn(rows, columns, dtype=dtype).requires_grad_()
     _differentiate(F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits), reduction="none"))
 
 
 def casts(rows: int, columns: int) -> None:
     """Between types of the same size, to and from integers and truth values; of what lies otherwise too."""
-    x = _randn(rows, columns)
+    x = randn(rows, columns)
     half, long, truth = x.half(), x.long(), x > 0
     (
         half.bfloat16(),
@@ -83,18 +76,18 @@ def casts(rows: int, columns: int) -> None:
 
 def losses(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Losses per row, with weights, and those that compare distributions."""
-    logits, targets = _randn(rows, columns, dtype=dtype).requires_grad_(), _integers(columns, rows)
+    logits, targets = randn(rows, columns, dtype=dtype).requires_grad_(), _integers(columns, rows)
     weight = torch.ones(columns, device="cuda", dtype=dtype)
     for options in ({"reduction": "none"}, {"weight": weight}, {"label_smoothing": 0.1}):
         _differentiate(F.cross_entropy(logits, targets, **options))
-    _differentiate(F.cosine_similarity(logits, _randn(rows, columns, dtype=dtype)))
+    _differentiate(F.cosine_similarity(logits, randn(rows, columns, dtype=dtype)))
     for option in ("none", "mean"):
-        _differentiate(F.mse_loss(logits, _randn(rows, columns, dtype=dtype), reduction=option))
-        _differentiate(F.l1_loss(logits, _randn(rows, columns, dtype=dtype), reduction=option))
+        _differentiate(F.mse_loss(logits, randn(rows, columns, dtype=dtype), reduction=option))
+        _differentiate(F.l1_loss(logits, randn(rows, columns, dtype=dtype), reduction=option))
 
 
 def connectionist(batch: int, length: int, classes: int, targets: int) -> None:
-    logits = _randn(length, batch, classes).requires_grad_()
+    logits = randn(length, batch, classes).requires_grad_()
     labels = _integers(classes - 1, batch, targets) + 1
     torch.ctc_loss(logits.log_softmax(-1), labels, [length] * batch, [targets] * batch).backward()
 
@@ -102,9 +95,9 @@ def connectionist(batch: int, length: int, classes: int, targets: int) -> None:
 def padded(batch: int, channels: int, size: int, dtype: torch.dtype) -> None:
     """Around images and signals, with values of the edge."""
     for mode in ("reflect", "replicate", "constant"):
-        x = _randn(batch, channels, size, size, dtype=dtype).requires_grad_()
+        x = randn(batch, channels, size, size, dtype=dtype).requires_grad_()
         _differentiate(F.pad(x, (1, 1, 1, 1), mode=mode))
-        line = _randn(batch, channels, size * size, dtype=dtype).requires_grad_()
+        line = randn(batch, channels, size * size, dtype=dtype).requires_grad_()
         _differentiate(F.pad(line, (2, 2), mode=mode))
 
 
@@ -127,12 +120,12 @@ def pooled(batch: int, channels: int, size: int, dtype: torch.dtype, nhwc: bool)
     )  # fmt: skip
     memory_format = torch.channels_last if nhwc else torch.contiguous_format
     for function in functions:
-        x = _randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format).requires_grad_()
+        x = randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format).requires_grad_()
         _differentiate(function(x))
 
 
 def unfolded(batch: int, channels: int, size: int, dtype: torch.dtype) -> None:
-    x = _randn(batch, channels, size, size, dtype=dtype).requires_grad_()
+    x = randn(batch, channels, size, size, dtype=dtype).requires_grad_()
     for window, stride, padding in ((3, 1, 1), (4, 4, 0), (7, 4, 3)):
         patches = F.unfold(x, window, padding=padding, stride=stride)
         _differentiate(patches)
@@ -149,14 +142,14 @@ def volumes(batch: int, channels: int, size: int, dtype: torch.dtype) -> None:
         partial(F.interpolate, scale_factor=2, mode="trilinear"),
     )  # fmt: skip
     for function in functions:
-        _differentiate(function(_randn(batch, channels, size, size, size, dtype=dtype).requires_grad_()))
+        _differentiate(function(randn(batch, channels, size, size, size, dtype=dtype).requires_grad_()))
     lines: tuple[Callable[..., Tensor], ...] = (
         partial(F.interpolate, scale_factor=2), partial(F.interpolate, scale_factor=2, mode="linear"),
         partial(F.max_pool1d, kernel_size=3, stride=2, padding=1), partial(F.avg_pool1d, kernel_size=4),
         partial(F.adaptive_avg_pool1d, output_size=size), partial(F.adaptive_max_pool1d, output_size=1),
     )  # fmt: skip
     for function in lines:
-        _differentiate(function(_randn(batch, channels, size**3, dtype=dtype).requires_grad_()))
+        _differentiate(function(randn(batch, channels, size**3, dtype=dtype).requires_grad_()))
 
 
 def picked(batch: int, rows: int, width: int, dtype: torch.dtype) -> None:
@@ -178,7 +171,7 @@ def picked(batch: int, rows: int, width: int, dtype: torch.dtype) -> None:
         lambda x: x[:, ::2], lambda x: x.unfold(1, 4, 2),
     )  # fmt: skip
     for function in functions:
-        _differentiate(function(_randn(batch, rows, width, dtype=dtype).requires_grad_()))
+        _differentiate(function(randn(batch, rows, width, dtype=dtype).requires_grad_()))
 
 
 def ordered(outer: int, length: int, inner: int, dtype: torch.dtype) -> None:
@@ -186,7 +179,7 @@ def ordered(outer: int, length: int, inner: int, dtype: torch.dtype) -> None:
     for dim in (1, 2):
         for function in (torch.logcumsumexp, torch.cumsum, torch.softmax, torch.log_softmax):
             _differentiate(function(torch.rand(outer, length, inner, device="cuda", dtype=dtype).requires_grad_(), dim))
-        x = _randn(outer, length, inner, dtype=dtype)
+        x = randn(outer, length, inner, dtype=dtype)
         (
             x.cumprod(dim),
             x.prod(dim),
@@ -205,16 +198,16 @@ def ordered(outer: int, length: int, inner: int, dtype: torch.dtype) -> None:
 
 def transforms(rows: int, length: int) -> None:
     """Fourier transforms along rows and over planes."""
-    x = _randn(rows, length).requires_grad_()
+    x = randn(rows, length).requires_grad_()
     spectrum = torch.fft.rfft(x)
     _differentiate(torch.fft.irfft(spectrum, length))
-    plane = torch.fft.rfft2(_randn(max(rows // 64, 1), 64, length))
+    plane = torch.fft.rfft2(randn(max(rows // 64, 1), 64, length))
     torch.fft.irfft2(plane)
-    torch.fft.fft(torch.view_as_complex(_randn(rows, length, 2)))
+    torch.fft.fft(torch.view_as_complex(randn(rows, length, 2)))
 
 
 def factors(batch: int, size: int) -> None:
-    x = _randn(batch, size, size)
+    x = randn(batch, size, size)
     positive = x @ x.transpose(1, 2) + size * torch.eye(size, device="cuda")
     torch.linalg.cholesky(positive), torch.linalg.inv(positive), torch.linalg.qr(x), torch.linalg.slogdet(positive)
     torch.linalg.solve(positive, x), torch.linalg.solve_triangular(positive, x, upper=False), torch.matrix_exp(x / size)
@@ -224,7 +217,7 @@ def factors(batch: int, size: int) -> None:
 
 def updates(num_tensors: int, numel: int) -> None:
     """Optimizers beside Adam and SGD, averages of weights, clipping by value."""
-    parameters = [nn.Parameter(_randn(numel)) for _ in range(num_tensors)]
+    parameters = [nn.Parameter(randn(numel)) for _ in range(num_tensors)]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     optim = torch.optim
@@ -237,7 +230,7 @@ def updates(num_tensors: int, numel: int) -> None:
     )  # fmt: skip
     for optimizer in made:
         optimizer.step(), optimizer.step()
-    average, current = ([_randn(numel) for _ in parameters] for _ in range(2))
+    average, current = ([randn(numel) for _ in parameters] for _ in range(2))
     torch._foreach_lerp_(average, current, 0.01)
     torch._foreach_copy_(average, current)
     torch._foreach_sign_(average)

@@ -7,9 +7,7 @@ Each is a callable that runs torch code on the GPU; `OpTimer` times the ops insi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -17,13 +15,7 @@ from torch.nn import functional as F
 from trainfit.calibrate import broadcasts, extremes, images, lookups, memory
 from trainfit.calibrate.compute import batched_product, linear, rounded
 from trainfit.calibrate.filters import Filter, convolve
-
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
-
-
-def _randn(*shape: int, dtype: torch.dtype = FP32) -> torch.Tensor:
-    return torch.randn(shape, device="cuda", dtype=dtype)
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
 
 
 def products() -> list[Workload]:
@@ -46,9 +38,9 @@ def products() -> list[Workload]:
 
 def experts(tokens: int, count: int, width: int, depth: int) -> None:
     """Products of float32, one per expert."""
-    a, b = _randn(tokens, depth).requires_grad_(), _randn(count, depth, width).requires_grad_()
+    a, b = randn(tokens, depth).requires_grad_(), randn(count, depth, width).requires_grad_()
     offsets = torch.arange(1, count + 1, device="cuda", dtype=torch.int32) * (tokens // count)
-    F.grouped_mm(a, b, offs=offsets).backward(_randn(tokens, width))
+    F.grouped_mm(a, b, offs=offsets).backward(randn(tokens, width))
 
 
 def filters() -> list[Workload]:
@@ -115,21 +107,21 @@ def norms() -> list[Workload]:
 
 def few_results(rows: int, columns: int, dtype: torch.dtype) -> None:
     """All that is summed up belongs to some results."""
-    x = _randn(rows, columns, dtype=dtype)
+    x = randn(rows, columns, dtype=dtype)
     x.amax(-1), x.mean(-1), x.std(-1), torch.linalg.vector_norm(x, dim=-1), x.sum(-1), x.max(-1), x.argmax(-1)
     (x > 0).sum(-1), (x > 0).sum(0), (x > 0).any(-1), x.amax(), x.max(), x.prod()
 
 
 def middle(outer: int, few: int, inner: int, dtype: torch.dtype) -> None:
     """Sums and extremes over few elements that lie apart, and over some that lie side by side."""
-    x = _randn(outer, few, inner, dtype=dtype)
+    x = randn(outer, few, inner, dtype=dtype)
     x.sum(1), x.mean(1), x.amax(1), x.max(1), x.std(1), torch.linalg.vector_norm(x, dim=1), x.argmax(1)
     x.transpose(1, 2).contiguous().max(-1), (x > 0).sum(1), x.softmax(1)
 
 
 def picks(rows: int, columns: int, count: int, dtype: torch.dtype) -> None:
     """A column or some out of each row, and back; the largest; rows by index."""
-    x = _randn(rows, columns, dtype=dtype)
+    x = randn(rows, columns, dtype=dtype)
     index = torch.randint(columns, (rows, count), device="cuda")
     picked = x.gather(1, index)
     (
@@ -151,7 +143,7 @@ def picks(rows: int, columns: int, count: int, dtype: torch.dtype) -> None:
 
 def turned(batch: int, rows: int, columns: int, dtype: torch.dtype) -> None:
     """Copies and products of tensors whose dimensions lie in another order, or with gaps."""
-    x, y = _randn(batch, rows, columns, dtype=dtype), _randn(rows, columns, batch, dtype=dtype)
+    x, y = randn(batch, rows, columns, dtype=dtype), randn(rows, columns, batch, dtype=dtype)
     y.permute(2, 0, 1).contiguous(), y.permute(2, 0, 1) + x, x[..., ::2].contiguous(), x[..., ::2] * x[..., 1::2]
     x[:, ::2] * 2, torch.stack((x, x), -1), torch.cat((x[..., :1], x), -1), torch.cat((x, x), -1), torch.cat((x, x), 1)
     torch.fft.rfft(x.float(), dim=1), torch.fft.fft2(x.float()), torch.fft.irfft2(torch.fft.rfft2(x.float()))

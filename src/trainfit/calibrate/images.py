@@ -10,14 +10,12 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-Workload = Callable[[], Any]
-BF16, FP32 = torch.bfloat16, torch.float32
+from trainfit.calibrate.workloads import BF16, FP32, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,55 +8,49 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-Workload = Callable[[], Any]
-BF16, FP32 = torch.bfloat16, torch.float32
-
-
-def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=dtype)
+from trainfit.calibrate.workloads import BF16, FP32, Workload, randn
 
 
 def lookup(tokens: int, rows: int, width: int, dtype: torch.dtype) -> None:
-    table = _randn(rows, width, dtype=dtype).requires_grad_()
+    table = randn(rows, width, dtype=dtype).requires_grad_()
     out = F.embedding(torch.randint(rows, (tokens,), device="cuda"), table)
     out.backward(torch.randn_like(out))
 
 
 def bag(bags: int, items: int, rows: int, width: int, dtype: torch.dtype) -> None:
-    table = _randn(rows, width, dtype=dtype).requires_grad_()
+    table = randn(rows, width, dtype=dtype).requires_grad_()
     out = F.embedding_bag(torch.randint(rows, (bags, items), device="cuda"), table, mode="sum")
     out.backward(torch.randn_like(out))
 
 
 def frozen_norm(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Norms whose weights are not trained, as under adapters."""
-    x, weight = _randn(rows, columns, dtype=dtype).requires_grad_(), _randn(columns, dtype=dtype)
+    x, weight = randn(rows, columns, dtype=dtype).requires_grad_(), randn(columns, dtype=dtype)
     F.layer_norm(x, (columns,), weight, weight).backward(torch.randn_like(x))
     F.rms_norm(x, (columns,), weight).backward(torch.randn_like(x))
 
 
 def scan(outer: int, length: int, inner: int) -> None:
     """Running sums along a dimension with others behind it."""
-    x = _randn(outer, length, inner, dtype=FP32)
+    x = randn(outer, length, inner, dtype=FP32)
     x.cumsum(1), x.cumsum(2)
 
 
 def cell(make: Callable[..., nn.Module], batch: int, hidden: int, dtype: torch.dtype) -> None:
     step = make(hidden, hidden, device="cuda", dtype=dtype)
-    x = _randn(batch, hidden, dtype=dtype).requires_grad_()
+    x = randn(batch, hidden, dtype=dtype).requires_grad_()
     out = step(x)
     (out[0] if isinstance(out, tuple) else out).backward(torch.randn_like(x))
 
 
 def large_sum(rows: int, columns: int) -> None:
     """Beyond what fits in any cache by far: the first, the last and a middle dimension are summed."""
-    x = _randn(rows, columns, dtype=FP32)
+    x = randn(rows, columns, dtype=FP32)
     x.sum(0), x.sum(1), x.view(64, -1, columns).sum(1)
 
 

@@ -7,26 +7,20 @@ to what fills caches many times over; layouts are those that models make (contig
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
+
 NUMELS = tuple(2**power for power in (8, 12, 14, 16, 18, 20, 21, 22, 23, 24, 25, 26, 28))
-
-
-def _randn(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(*shape, device="cuda", dtype=dtype)
 
 
 def contiguous(numel: int, dtype: torch.dtype) -> None:
     """Pointwise ops of one, two and three inputs on flat tensors."""
-    x, y = _randn(numel, dtype=dtype), _randn(numel, dtype=dtype)
+    x, y = randn(numel, dtype=dtype), randn(numel, dtype=dtype)
     other = FP32 if dtype is not FP32 else BF16
     torch.add(x, y), torch.mul(x, y), torch.add(x, 1.5), x.mul_(1.0), x.add_(y), x + y.to(other)
     x.to(other), x.clone(), x.neg(), x.pow(2), x.rsqrt(), x.cos(), x.exp(), torch.zeros_like(x), x.fill_(1.0)
@@ -46,23 +40,23 @@ def activations(numel: int, dtype: torch.dtype) -> None:
         F.hardswish,
         partial(F.dropout, p=0.1),
     ):
-        x = _randn(numel, dtype=dtype).requires_grad_()
+        x = randn(numel, dtype=dtype).requires_grad_()
         function(x).backward(torch.ones_like(x))
 
 
 def broadcast(rows: int, columns: int, dtype: torch.dtype) -> None:
     """One operand smaller than the other, as biases, scales and per-row factors are."""
-    x = _randn(rows, columns, dtype=dtype)
-    row, column = _randn(columns, dtype=dtype), _randn(rows, 1, dtype=dtype)
+    x = randn(rows, columns, dtype=dtype)
+    row, column = randn(columns, dtype=dtype), randn(rows, 1, dtype=dtype)
     x + row, x * row, x * column, row * (x * column.float()), x.add_(row), column.expand(rows, columns).clone()
     column.expand(rows, columns).div(columns), x - column
 
 
 def heads_transposed(batch: int, seq: int, heads: int, dim: int, dtype: torch.dtype) -> None:
     """Rotary embeddings and head layouts: inputs whose strides are not in the order of the output's."""
-    x = _randn(batch, seq, heads, dim, dtype=dtype).transpose(1, 2)
-    y = _randn(batch, heads, seq, dim, dtype=dtype)
-    cos = _randn(batch, 1, seq, dim, dtype=dtype)
+    x = randn(batch, seq, heads, dim, dtype=dtype).transpose(1, 2)
+    y = randn(batch, heads, seq, dim, dtype=dtype)
+    cos = randn(batch, 1, seq, dim, dtype=dtype)
     first, second = x[..., : dim // 2], x[..., dim // 2 :]
     (
         x * cos,
@@ -82,18 +76,18 @@ def heads_transposed(batch: int, seq: int, heads: int, dim: int, dtype: torch.dt
         y.add_(x),
         torch.ops.aten.slice_backward(first, y.shape, 3, 0, dim // 2, 1),
     )
-    keys = _randn(batch, seq, heads, dim, dtype=dtype).transpose(1, 2)[:, :, None]
+    keys = randn(batch, seq, heads, dim, dtype=dtype).transpose(1, 2)[:, :, None]
     keys.expand(batch, heads, 4, seq, dim).reshape(batch, 4 * heads, seq, dim), keys.expand(-1, -1, 4, -1, -1).sum(2)
 
 
 def matrix_transposed(rows: int, columns: int, dtype: torch.dtype) -> None:
-    x, y = _randn(rows, columns, dtype=dtype), _randn(columns, rows, dtype=dtype)
+    x, y = randn(rows, columns, dtype=dtype), randn(columns, rows, dtype=dtype)
     x.t().contiguous(), x + y.t(), x * y.t(), x.t().to(FP32), x.t().add(1.0)
 
 
 def pieces(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Splitting, joining, indexing."""
-    x, y, z = (_randn(rows, columns, dtype=dtype) for _ in range(3))
+    x, y, z = (randn(rows, columns, dtype=dtype) for _ in range(3))
     index = torch.randint(rows, (rows,), device="cuda")
     torch.cat((x, y)), torch.cat((x, y, z), dim=1), x.chunk(2, dim=-1)[0].contiguous(), torch.stack((x, y))
     x[index], x.index_select(0, index), x.index_put((index,), y, accumulate=True), x.index_add(0, index, y)
@@ -104,7 +98,7 @@ def pieces(rows: int, columns: int, dtype: torch.dtype) -> None:
 
 
 def reductions(rows: int, columns: int, dtype: torch.dtype) -> None:
-    x = _randn(rows, columns, dtype=dtype)
+    x = randn(rows, columns, dtype=dtype)
     x.sum(0), x.sum(1), x.sum(), x.mean(-1, keepdim=True), x.amax(-1), x.sum(0, keepdim=True), x.mean()
     (
         x.view(8, -1, columns).sum((0, 1)),
@@ -120,36 +114,36 @@ def reductions(rows: int, columns: int, dtype: torch.dtype) -> None:
 
 def factored(rows: int, columns: int, dtype: torch.dtype) -> None:
     """A matrix by the norms of its rows and columns, as optimizers that save memory keep it."""
-    x = _randn(rows, columns, dtype=dtype)
+    x = randn(rows, columns, dtype=dtype)
     down, across = torch.linalg.vector_norm(x, dim=0, keepdim=True), torch.linalg.vector_norm(x, dim=1, keepdim=True)
     across @ down
     x.var(0), x.amax(0), x.mean(0)
 
 
 def head_reductions(batch: int, heads: int, seq: int, dim: int, dtype: torch.dtype) -> None:
-    x = _randn(batch, heads, seq, dim, dtype=dtype)
+    x = randn(batch, heads, seq, dim, dtype=dtype)
     x.sum((0, 2, 3)), x.sum((0, 2)), x.sum(0), x.sum((0, 1)), x.sum(2), x.mean((2, 3)), x.sum((0, 1, 2))
 
 
 def softmaxes(rows: int, columns: int, dtype: torch.dtype) -> None:
     for function in (torch.softmax, torch.log_softmax):
-        x = _randn(rows, columns, dtype=dtype).requires_grad_()
+        x = randn(rows, columns, dtype=dtype).requires_grad_()
         out = function(x, -1)
         out.backward(torch.randn_like(out))
     if dtype is not FP32:
-        x = _randn(rows, columns, dtype=dtype).requires_grad_()
+        x = randn(rows, columns, dtype=dtype).requires_grad_()
         out = torch.softmax(x, -1, dtype=FP32)
         out.backward(torch.randn_like(out))
-    torch.ops.aten._safe_softmax(_randn(rows, columns, dtype=dtype), -1)
+    torch.ops.aten._safe_softmax(randn(rows, columns, dtype=dtype), -1)
 
 
 def cross_entropy(rows: int, classes: int, dtype: torch.dtype) -> None:
-    logits = _randn(rows, classes, dtype=dtype).requires_grad_()
+    logits = randn(rows, classes, dtype=dtype).requires_grad_()
     F.cross_entropy(logits.float(), torch.randint(classes, (rows,), device="cuda")).backward()
 
 
 def losses(numel: int, dtype: torch.dtype) -> None:
-    x, y = _randn(numel, dtype=dtype).requires_grad_(), torch.rand(numel, device="cuda", dtype=dtype)
+    x, y = randn(numel, dtype=dtype).requires_grad_(), torch.rand(numel, device="cuda", dtype=dtype)
     F.mse_loss(x, y).backward()
     F.smooth_l1_loss(x, y).backward()
     F.binary_cross_entropy_with_logits(x, y).backward()
@@ -158,7 +152,7 @@ def losses(numel: int, dtype: torch.dtype) -> None:
 def norms(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Layer and RMS norm, with a weight."""
     for layer in (nn.LayerNorm(columns, device="cuda", dtype=dtype), nn.RMSNorm(columns, device="cuda", dtype=dtype)):
-        x = _randn(rows, columns, dtype=dtype).requires_grad_()
+        x = randn(rows, columns, dtype=dtype).requires_grad_()
         out = layer(x)
         out.backward(torch.randn_like(out))
 
@@ -176,14 +170,14 @@ def image_norms(batch: int, channels: int, size: int, dtype: torch.dtype, nhwc: 
         nn.Upsample(scale_factor=2),
         nn.Upsample(scale_factor=2, mode="bilinear"),
     ):
-        x = _randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format).requires_grad_()
+        x = randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format).requires_grad_()
         out = layer(x)
         out.backward(torch.randn_like(out))
         out + torch.randn_like(out)
-    x = _randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format)
+    x = randn(batch, channels, size, size, dtype=dtype).contiguous(memory_format=memory_format)
     (
-        x + _randn(channels, dtype=dtype).view(1, -1, 1, 1),
-        x * _randn(batch, channels, 1, 1, dtype=dtype),
+        x + randn(channels, dtype=dtype).view(1, -1, 1, 1),
+        x * randn(batch, channels, 1, 1, dtype=dtype),
         F.silu(x),
         x.relu_(),
     )
@@ -198,14 +192,14 @@ def image_norms(batch: int, channels: int, size: int, dtype: torch.dtype, nhwc: 
 def signal_norms(batch: int, channels: int, length: int, dtype: torch.dtype) -> None:
     """Batch norm and pooling of one-dimensional signals."""
     for layer in (nn.BatchNorm1d(channels, device="cuda"), nn.MaxPool1d(2), nn.AvgPool1d(2)):
-        x = _randn(batch, channels, length, dtype=dtype).requires_grad_()
+        x = randn(batch, channels, length, dtype=dtype).requires_grad_()
         out = layer(x)
         out.backward(torch.randn_like(out))
 
 
 def lookups(tokens: int, vocabulary: int, width: int, dtype: torch.dtype) -> None:
     """Embedding and its gradient, for random tokens and for positions that occur once."""
-    table = _randn(vocabulary, width, dtype=dtype).requires_grad_()
+    table = randn(vocabulary, width, dtype=dtype).requires_grad_()
     ids = torch.randint(vocabulary, (8, tokens // 8), device="cuda")
     out = F.embedding(ids, table)
     out.backward(torch.randn_like(out))
@@ -214,7 +208,7 @@ def lookups(tokens: int, vocabulary: int, width: int, dtype: torch.dtype) -> Non
 
 
 def orders(rows: int, columns: int) -> None:
-    x = _randn(rows, columns, dtype=FP32)
+    x = randn(rows, columns, dtype=FP32)
     x.sort(-1), x.topk(min(2, columns), -1), x.cumsum(-1), x.argsort(), torch.arange(columns, device="cuda")
     integers = torch.randint(64, (rows * columns,), device="cuda")
     integers.sort(), integers.cumsum(0), integers.eq(3), torch.bincount(integers), F.one_hot(integers % 8, 8)
@@ -223,7 +217,7 @@ def orders(rows: int, columns: int) -> None:
 
 def optimizers(num_tensors: int, numel: int, dtype: torch.dtype) -> None:
     """One step of each optimizer, clipping, and the scaler's check, on equal tensors."""
-    parameters = [nn.Parameter(_randn(numel, dtype=dtype)) for _ in range(num_tensors)]
+    parameters = [nn.Parameter(randn(numel, dtype=dtype)) for _ in range(num_tensors)]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     for optimizer in (
@@ -243,7 +237,7 @@ def optimizers(num_tensors: int, numel: int, dtype: torch.dtype) -> None:
 
 
 def lone_optimizer(numel: int, dtype: torch.dtype) -> None:
-    parameter = nn.Parameter(_randn(numel, dtype=dtype))
+    parameter = nn.Parameter(randn(numel, dtype=dtype))
     parameter.grad = torch.ones_like(parameter)
     for optimizer in (torch.optim.AdamW([parameter], foreach=False), torch.optim.Adafactor([parameter])):
         for _ in range(2):
@@ -252,7 +246,7 @@ def lone_optimizer(numel: int, dtype: torch.dtype) -> None:
 
 def oddments(rows: int, columns: int) -> None:
     """Complex rotary products, weight norm, losses per pixel, masks."""
-    x = _randn(rows, columns, dtype=FP32)
+    x = randn(rows, columns, dtype=FP32)
     z = torch.view_as_complex(x.view(rows, -1, 2))
     z * z[:1], z * z.clone(), (x > 0).bitwise_not(), x.masked_fill_(x > 1e9, 0.0), x.sin(), x.clamp(0.0, 1.0), x.ne(0)
     direction, length = (
@@ -260,12 +254,12 @@ def oddments(rows: int, columns: int) -> None:
         torch.ones(1, 1, 8, device="cuda", requires_grad=True),
     )
     torch._weight_norm(direction, length, 2).backward(torch.ones_like(direction))
-    logits = _randn(4, 32, rows, columns // 8, dtype=FP32).requires_grad_()
+    logits = randn(4, 32, rows, columns // 8, dtype=FP32).requires_grad_()
     F.cross_entropy(logits, torch.randint(32, (4, rows, columns // 8), device="cuda")).backward()
 
 
 def random_numbers(numel: int) -> None:
-    x = _randn(numel, dtype=FP32)
+    x = randn(numel, dtype=FP32)
     x.uniform_(), x.normal_(), torch.rand_like(x), x.bernoulli_(0.9), torch.empty_like(x, dtype=BF16).bernoulli_(0.9)
 
 

@@ -8,9 +8,7 @@ Each is a callable that runs torch code on the GPU; `OpTimer` times the ops insi
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch.nn import functional as F
@@ -18,9 +16,8 @@ from torch.nn.attention import SDPBackend
 
 from trainfit.calibrate.compute import attention, batched_product, linear, rounded
 from trainfit.calibrate.filters import Filter, convolve
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
 
-Workload = Callable[[], Any]
-BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 CUDNN, FLASH, EFFICIENT = (
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,

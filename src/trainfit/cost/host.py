@@ -15,7 +15,7 @@ varies within seconds and from process to process, so its spread is part of the 
 from __future__ import annotations
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
@@ -258,10 +258,10 @@ def kernels_in_turn(ops: Sequence[Op], kernels: Sequence[int]) -> tuple[int, ...
 
 def count_charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> dict[str, dict[str, float]]:
     """How often each thing is charged, by what is timed: forward, backward with what runs again in it, optimizer."""
-    totals: dict[str, Counter[str]] = {"forward": Counter(), "backward": Counter(), "optimizer": Counter()}
+    totals: dict[str, dict[str, float]] = {part: defaultdict(float) for part in ("forward", "backward", "optimizer")}
     for op, charged in zip(ops, charges(ops, kernels, weights), strict=True):
         for kind, count in charged:
-            totals[timed_with(op)][kind] += count  # type: ignore[assignment]
+            totals[timed_with(op)][kind] += count
     return {part: {kind: round(count, 2) for kind, count in total.items() if count} for part, total in totals.items()}
 
 

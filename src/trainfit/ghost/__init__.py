@@ -71,11 +71,11 @@ def _uncompiled(model: Any = None, **options: Any) -> Any:
 @contextlib.contextmanager
 def _kernels_over_torch(gpu: Gpu, torch_version: str, casts: WeightCastCache) -> Iterator[None]:
     """Our kernels over torch's for the AutogradCUDA and AutocastCUDA keys; torch's come back when this closes."""
-    version = tuple(int(part) for part in torch_version.split(".")[:2])
+    major, minor = (int(part) for part in torch_version.split(".")[:2])
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns that kernels are overridden, which is the point
-        for name, route in composite_routes(gpu, version).items():  # type: ignore[arg-type]
+        for name, route in composite_routes(gpu, (major, minor)).items():
             library.impl(name, route, "AutogradCUDA", allow_override=True)
         for name, route in conversion_routes().items():
             for key in ("AutogradCUDA", "AutogradCPU", "AutogradMeta"):
