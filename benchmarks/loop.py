@@ -22,7 +22,10 @@ def training_step(case: Case, device: str, checkpointed: bool = False) -> Callab
     """Build the case on the device and return one call of its training step."""
     torch.manual_seed(0)
     with torch.device(device):
-        model = case.module(checkpointed).to(device)  # some make tensors on the host whatever the default device is
+        model = case.module(checkpointed)
+        # Some make tensors on the host. Others stay where they are: an RNN that moves lays out its weights once more.
+        if any(tensor.device.type != device for tensor in (*model.parameters(), *model.buffers())):
+            model.to(device)
     optimizer = case.optimizer(model.parameters())
     batch = case.batch(device)
     loss_of = case.loss or default_loss

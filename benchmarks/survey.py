@@ -1,12 +1,13 @@
 """Cases of the survey: architectures of transformers and ways to train them that a seed chose, not a person.
 
-survey_draw.py drew them and wrote results/survey_drawn.jsonl; here its lines become cases. Half of them are there to
-develop with, half were predicted before anybody measured them. They are not part of `zoo()`; `select` knows them by
-name, and `survey_cases(tiny=True)` are small ones that run on a CPU. Nothing here needs a GPU. Command, to list what
-is measured, as the other scripts take it (NAME:every is a case that is trained with every layer checkpointed):
+survey_draw.py drew them and wrote results/survey_drawn.jsonl; here its lines become cases. Of the first draw
+`development` is there to develop with, `blind` was predicted before anybody measured it; of the second draw `further`
+and `fresh`. They are not part of `zoo()`; `select` knows them by name, and `survey_cases(tiny=True)` are small ones
+that run on a CPU. Nothing here needs a GPU. Command, to list what is measured, as the other scripts take it
+(NAME:every is a case that is trained with every layer checkpointed):
 
     python benchmarks/survey.py development
-    python benchmarks/survey.py blind
+    python benchmarks/survey.py fresh
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from zoo_case import Case, Precision
 from zoo_hf import Batch, build, image_batch, seq2seq_batch, token_batch
 
 DRAWN = Path(__file__).parent / "results" / "survey_drawn.jsonl"
-Part = Literal["development", "blind"]
+Part = Literal["development", "blind", "further", "fresh"]
 Task = Literal["causal", "masked", "seq2seq", "image", "audio", "speech", "video", "sequence"]
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,

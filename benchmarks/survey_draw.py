@@ -1,10 +1,13 @@
 """Draws the survey: which architectures of transformers are trained how is left to a seed, with no GPU.
 
-    python benchmarks/survey_draw.py --part development --count 40 --predicted PREDICTIONS
+    python benchmarks/survey_draw.py --part development --count 40 --predicted PREDICTIONS    # the first draw
     python benchmarks/survey_draw.py --part blind --count 25 --predicted PREDICTIONS
+    python benchmarks/survey_draw.py --part further --count 10 --predicted PREDICTIONS        # the second
+    python benchmarks/survey_draw.py --part fresh --count 26 --predicted PREDICTIONS
 
 The model types of transformers' auto mappings stand in an order that the seed gives; those that other sets of this
-folder have are left out. Of eight in a row five are for development, three are blind. For each type the seed draws
+folder, or an earlier draw, have are left out. Of eight in a row five are for development, three are blind; of eighteen
+in the second draw five are to develop further with, thirteen are blind again. For each type the seed draws
 precision, optimizer, padding, attention, checkpointing, clipping, layers, length, and how long the GPU is to be busy.
 Then everything is mechanical: layers are halved until the model has at most `MOST_PARAMETERS`, vocabulary and experts
 are cut, one step is trained small on the CPU, and the batch is scaled by what is predicted. What transformers itself
@@ -23,7 +26,8 @@ import re
 import traceback
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,7 +40,6 @@ from loop import training_step
 from second_predict import predict_case, summary
 from survey import DRAWN, LABELS, LAYER_KEYS, Drawn, Part, Task, case_of
 
-SEED = 20261116
 MAPPINGS: dict[Task, tuple[str, int]] = {
     "causal": ("CAUSAL_LM", 10),
     "masked": ("MASKED_LM", 6),
@@ -61,12 +64,30 @@ LIMIT_S = 150
 TRIES = 4
 
 
+@dataclass(frozen=True)
+class Draw:
+    """Which types stand in one seed's order, and who of a row is in which part."""
+
+    seed: int
+    row: int
+    open: tuple[Part, int]
+    """Whose measurements may be looked at, and how many of a row they are."""
+    blind: Part
+
+    @property
+    def parts(self) -> tuple[Part, Part]:
+        return self.open[0], self.blind
+
+
+DRAWS = (Draw(20261116, 8, ("development", 5), "blind"), Draw(20261117, 18, ("further", 5), "fresh"))
+
+
 class Skipped(Exception):
     """Why a type is not in the survey."""
 
 
-def order() -> Iterator[tuple[str, Task, Part]]:
-    """Every type once, with the task that it is drawn for."""
+def order(draw: Draw, seen: set[str]) -> Iterator[tuple[str, Task, Part]]:
+    """Every other type once, with the task that it is drawn for."""
     mappings = {
         task: dict(getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES"))
         for task, (mapping, _) in MAPPINGS.items()
@@ -74,15 +95,14 @@ def order() -> Iterator[tuple[str, Task, Part]]:
     for task in ("causal", "sequence"):  # encoders and seq2seq models appear there too
         others = {name for other in MAPPINGS if other != task for name in mappings[other] if other != "sequence"}
         mappings[task] = {name: model for name, model in mappings[task].items() if name not in others}
-    chance = random.Random(SEED)
+    chance = random.Random(draw.seed)
     waiting = {task: chance.sample(sorted(names), len(names)) for task, names in mappings.items()}
-    seen = known_types()
-    number = 0
+    seen, number = set(seen), 0
     while any(waiting.values()):
         task = chance.choices(list(MAPPINGS), [weight for _, weight in MAPPINGS.values()])[0]
         if waiting[task] and (name := waiting[task].pop()) not in seen:
             seen.add(name)
-            yield name, task, "development" if number % 8 < 5 else "blind"
+            yield name, task, draw.open[0] if number % draw.row < draw.open[1] else draw.blind
             number += 1
 
 
@@ -93,9 +113,9 @@ def known_types() -> set[str]:
     return {kind for kind, name in configuration_auto.CONFIG_MAPPING_NAMES.items() if name in classes}
 
 
-def draw(model_type: str, task: Task, part: Part) -> tuple[Drawn, float, bool]:
-    """The first draw, for how many milliseconds the GPU is to be busy, and whether it is to wait for the CPU."""
-    chance = random.Random(f"{SEED} {model_type}")
+def draw_type(seed: int, model_type: str, task: Task, part: Part) -> tuple[Drawn, float, bool]:
+    """A first batch of it, for how many milliseconds the GPU is to be busy, and whether it is to wait for the CPU."""
+    chance = random.Random(f"{seed} {model_type}")
     precision = chance.choices(list(PRECISIONS), list(PRECISIONS.values()))[0]
     optimizer = chance.choices(list(OPTIMIZERS), list(OPTIMIZERS.values()))[0]
     padded, eager, checkpointed, clipped = (chance.random() < share for share in (0.4, 0.12, 0.2, 0.15))
@@ -192,13 +212,13 @@ def fitting_rows(drawn: Drawn, target_ms: float, waits: bool) -> tuple[Drawn, di
     return drawn, row
 
 
-def consider(job: tuple[str, Task, Part]) -> dict[str, Any]:
+def consider(seed: int, job: tuple[str, Task, Part]) -> dict[str, Any]:
     """One type: {"drawn", "predicted"} or {"skipped"}; runs in a process of its own."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     where = "transformers"
     try:
-        drawn, target_ms, waits = draw(*job)
+        drawn, target_ms, waits = draw_type(seed, *job)
         training_step(case_of(drawn, tiny=True), "cpu", drawn.checkpointed)()
         where = "trace"
         drawn, predicted = fitting_rows(drawn, target_ms, waits)
@@ -218,10 +238,13 @@ def main() -> None:
     parser.add_argument("--predicted", type=Path, required=True, help="where predictions are appended")
     args = parser.parse_args()
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
+    number = next(number for number, draw in enumerate(DRAWS) if args.part in draw.parts)
+    draw = DRAWS[number]
+    earlier = {line["type"] for line in lines if any(line["part"] in other.parts for other in DRAWS[:number])}
     done = {line["type"] for line in lines}
     count = args.count - sum(line["part"] == args.part and "skipped" not in line for line in lines)
-    jobs = [job for job in order() if job[0] not in done and job[2] == args.part]
-    for (model_type, _, part), found in forks.run(jobs, consider, width=1, timeout_s=LIMIT_S):
+    jobs = [job for job in order(draw, known_types() | earlier) if job[0] not in done and job[2] == args.part]
+    for (model_type, _, part), found in forks.run(jobs, partial(consider, draw.seed), width=1, timeout_s=LIMIT_S):
         if "drawn" in found:
             append(DRAWN, found["drawn"])
             append(args.predicted, found["predicted"])

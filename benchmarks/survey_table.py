@@ -3,69 +3,75 @@
     python benchmarks/survey_table.py > benchmarks/results/survey_h200.md
     python benchmarks/survey_table.py --part development --predicted P.jsonl --measured ROWS.jsonl    # from other files
 
-In: results/survey_predicted_h200.jsonl, survey_development_predicted_h200.jsonl (second_predict.py), survey_h200.jsonl
-(survey_measure.py), survey_steps_h200.jsonl (measure_host.py: further processes of steps that wait for the CPU; the
-step is the median of all), survey_own_host_h200.jsonl (predictions by the same prices of kernels and what `calibrate`
-timed of the host in the very run that measured), survey_now_h200.jsonl (the blind cases predicted again). Out: tables,
-and how many rows are within the limits. Errors are predicted / measured - 1.
+In: results/survey_h200.jsonl (survey_measure.py), survey_steps_h200.jsonl (measure_host.py: further processes of steps
+that wait for the CPU), predictions of second_predict.py: survey_fresh_predicted_h200.jsonl, survey_predicted_h200.jsonl
+(the first draw's blind cases), survey_now_h200.jsonl (those again), survey_further_predicted_h200.jsonl and
+survey_development_predicted_h200.jsonl; survey_own_host_h200.jsonl (by the same prices of kernels and what `calibrate`
+timed of the host in the very run that measured). Out: tables, and how many rows are within the limits. Errors are
+predicted / measured - 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from second_table import ALLOCATED, KERNELS, LAUNCHES, MIB, RESERVED, Job, Rows, again, is_launch_bound, share
-from survey import DRAWN, job_names
+from survey import DRAWN, Part, job_names
+from zoo_images import image_net_cases
 from zoo_survey_nets import survey_nets
+from zoo_survey_nets_further import further_nets
 
 RESULTS = Path(__file__).parent / "results"
 DATASHEET = 0.2
 HEAD = """# Architectures that a seed chose
 
 `python benchmarks/survey_table.py` (H200, torch 2.11.0+cu130, transformers 5.17; each row a process of its own, steps
-that wait for the CPU in several). survey_draw.py drew model types of transformers and ways to train them,
-zoo_survey_nets.py draws precision, optimizer, batch and part of nets in plain torch. The blind cases were predicted,
-and the predictions committed, before any of them was measured. Predicted with torch 2.11 and no GPU; errors are
-predicted / measured - 1. "own host": the step by what `calibrate` timed of the host in the run that measured these
-rows, for steps that wait for the CPU; everything else is by the shipped profile. "now": predicted after these rows had
-been looked into, no blind test; a dash: as before. Allocated and reserved are of the classic allocator.
+that wait for the CPU in several). survey_draw.py drew model types of transformers and ways to train them, twice, no
+type twice; zoo_survey_nets.py and zoo_survey_nets_further.py draw precision, optimizer, batch and part of nets in plain
+torch. Predicted with torch 2.11 and no GPU; errors are predicted / measured - 1. "own host": the step by what
+`calibrate` timed of the host in the run that measured these rows, for steps that wait for the CPU; everything else is
+by the shipped profile. "now": predicted after these rows had been looked into, no blind test; a dash: as before.
+Allocated and reserved are of the classic allocator.
 """
-CAUSES = """
-Why the rows beyond 8% of GPU busy were off, as the names of the profiled kernels tell; no op of these cases was
-measured alone. Mended since: graph_attention (a rule for lookups, by samples that were there), in part optical_flow.
+FRESH = """The second draw's: everything was frozen, then these were predicted with the shipped profile and the
+predictions committed, then they were measured; nothing was mended afterwards. The image nets are those of
+zoo_images.py, written for another test and never measured before. The step of those that wait for the CPU is the median
+of the processes that ran in turns with the host's part of `calibrate`, which was decided before they ran."""
+BLIND = """Predicted, and the predictions committed, before any of them was measured. They have been in sight since:
+prices were mended with them among others, and the column "now" is by the shipped profile of now. Why those beyond 8%
+were off then, as the names of kernels told:
 
-- temporal_net (its memory, too): cuDNN runs some of its convolutions over time, dilated up to 64 times, by an old
-  kernel (implicit_convolve_sgemm): 8 times 5.3 ms of the 80. Each is priced at 0.6 forward and 1.0 backward.
-- penalised_critic: the double backward of strided convolutions is a convolution by images as windows; the first two are
-  priced at 5.5 and 2.4 ms, and the longest kernel takes 1.25. Samples of this kind, though not of these sizes, were
-  added when the net was known, before it was measured.
-- optical_flow: grid_sample is cuDNN's kernel when corners are aligned, and was taken for torch's own, whose gradient
-  was priced at 446 us; no kernel takes more than 89. cuDNN's has no samples, so it is still 10% off.
-- graph_attention: 21 lookups of 1.28 million rows, some of 8 numbers, take 0.77 ms each, a block of threads per row;
-  they were priced at 0.2 to 0.7.
-- conv_mixer: depthwise 9 x 9 convolutions, forward 1.5 ms, priced at 1.0; backward 4.5, priced at 3.7.
-- radiance_field: sums of [1179648, 256] in bfloat16 over the rows take 240 us, priced at 709.
-- scanned_gru: running sums along the middle take 240 us, priced at 286 (cumsum) and 380 (logcumsumexp).
-- moonshine: adds with a transposed operand (94 us, priced at 66), joins of strided pieces (90, priced at 66), pieces
-  stacked along a fifth dimension, which torch copies one by one (45, priced at 13), attention of heads of 36 that are
-  padded to 40 (180, priced at 152).
-- esmc: products of 512 rows in fp32 take 45 ms, priced at 41; the gradients of weights most (167 us, priced at 138).
-- two_towers: gradients of embedding bags of 943,728 items take 2.8 ms each, priced at 1.5; one product of 19,661 rows
-  and columns, an odd size, 4.4, priced at 3.5.
-- high_resolution: float16 batch norms are 15% slower than priced, and cuDNN's convolutions of small images transpose
-  750 times, 3.7 ms in all.
+- temporal_net: cuDNN runs some of its convolutions over time, dilated up to 64 times, by an old kernel
+  (implicit_convolve_sgemm), 8 times 5.3 ms of 80, priced at 0.6 and 1.0 each.
+- penalised_critic: the double backward of strided convolutions is a convolution by images as windows, priced at 5.5
+  and 2.4 ms; the longest kernel takes 1.25.
+- optical_flow: grid_sample with corners aligned is cuDNN's kernel, and was taken for torch's own.
+- graph_attention: lookups of 1.28 million short rows take 0.6 ns a row, and were priced by bytes.
+- conv_mixer: depthwise 9 x 9 convolutions, 1.5 and 4.5 ms, priced at 1.0 and 3.7.
+- radiance_field: the gradient of a running product was traced as a loop of n^2 ops, which torch runs for tensor
+  subclasses only.
+- scanned_gru: running sums along an outer dimension, 240 us, priced at 286 and 380.
+- moonshine: adds with a transposed operand, joins of strided pieces, pieces stacked along a fifth dimension, attention
+  of heads of 36 that are padded to 40: each priced 15 to 70% too low.
+- esmc: products of 512 rows in fp32, 45 ms, priced at 41.
+- two_towers: gradients of embedding bags, 2.8 ms, priced at 1.5; a product of 19,661 rows and columns, 4.4, at 3.5.
+- high_resolution: float16 batch norms and transposes around convolutions of small images.
 
-cellular_automaton, the one step bound by launches that is beyond 20%, took 70.7 ms in one process and 59.0 in two."""
+cellular_automaton, the one step bound by launches that was beyond 20%, took 70.7 ms in one process and 59.0 in two."""
 DEVELOPMENT = """These were measured first and looked into op by op: prices and the host's costs were mended where
-they were off, so this is no blind test. Predicted by the shipped profile of now. 18 of these steps were timed after a
-profiler had run in their process, which slows launches (survey_h200.jsonl says which); the others in several runs whose
-hosts differed in speed. videomae, vit_msn and pvt were measured again, since their first batch took memory of its own
-while it was made."""
+they were off, so this is no blind test. Predicted by the shipped profile of now. The second draw's steps are of one
+process each, with no calibration of the host beside it:"""
+FIRST_DEVELOPMENT = """
+The first draw's. 18 of these steps were timed after a profiler had run in their process, which slows launches
+(survey_h200.jsonl says which); the others in several runs whose hosts differed in speed. videomae, vit_msn and pvt were
+measured again, since their first batch took memory of its own while it was made.
+"""
 
 
 def read(paths: Sequence[Path]) -> Rows:
@@ -82,9 +88,19 @@ def read_steps(paths: Sequence[Path]) -> dict[Job, list[float]]:
     return found
 
 
-def jobs_of(part: str) -> list[Job]:
-    names = job_names(part) + [case.name for case in survey_nets()[part == "blind"]]
-    return [(name.removesuffix(":every"), "every layer" if name.endswith(":every") else "plain") for name in names]
+def groups_of(part: Part) -> dict[str, list[Job]]:
+    """The part's cases by where they come from."""
+    nets = survey_nets() if part in ("development", "blind") else further_nets()
+    groups = {
+        "Of transformers": job_names(part),
+        "In plain torch": [case.name for case in nets[part in ("blind", "fresh")]],
+        "Image nets": [case.name for case in image_net_cases()] if part == "fresh" else [],
+    }
+    return {kind: [job_of(name) for name in names] for kind, names in groups.items() if names}
+
+
+def job_of(name: str) -> Job:
+    return name.removesuffix(":every"), "every layer" if name.endswith(":every") else "plain"
 
 
 def table(jobs: Sequence[Job], predicted: Rows, measured: Rows, own_host: Rows, now: Rows) -> Iterator[str]:
@@ -159,42 +175,50 @@ def summary(jobs: Sequence[Job], predicted: Rows, measured: Rows, own_host: Rows
     )
 
 
-def section(part: str, predicted: Rows, measured: Rows, own_host: Rows, now: Rows) -> Iterator[str]:
-    jobs = [job for job in jobs_of(part) if job in measured and "classic" in predicted.get(job, ())]
+def section(part: Part, predicted: Rows, measured: Rows, own_host: Rows, now: Rows) -> Iterator[str]:
+    groups = groups_of(part)
+    wanted = list(itertools.chain(*groups.values()))
+    jobs = [job for job in wanted if job in measured and "classic" in predicted.get(job, ())]
     yield from table(jobs, predicted, measured, own_host, now)
-    drawn = {name.removesuffix(":every") for name in job_names(part)}
-    for kind, chosen in (
-        ("Of transformers", [job for job in jobs if job[0] in drawn]),
-        ("In plain torch", [job for job in jobs if job[0] not in drawn]),
-        ("All", jobs),
-    ):
+    for kind, members in (*groups.items(), ("All", jobs)):
+        chosen = [job for job in members if job in jobs]
         yield f"\n{kind}, {len(chosen)} cases:\n"
-        yield from summary(chosen, predicted, measured, own_host)
+        if chosen:
+            yield from summary(chosen, predicted, measured, own_host)
     if now:
         yield "\nAll, predicted now, which is no blind test:\n"
         yield from summary(jobs, now, measured, {})
-    if missing := [" ".join(job) for job in jobs_of(part) if job not in jobs]:
+    if missing := [" ".join(job) for job in wanted if job not in jobs]:
         yield f"- not measured, or not predicted: {', '.join(missing)}."
 
 
-def with_all_steps(rows: Rows, steps: dict[Job, list[float]]) -> Rows:
-    """The rows that were profiled, with the median step of all processes."""
-    return {
-        job: row | {"step_ms": statistics.median([row["step_ms"], *steps.get(job, ())])}
-        for job, row in rows.items()
-        if "kernels_ms" in row
-    }
+def with_all_steps(rows: Rows, steps: dict[Job, list[float]], in_turns: Collection[Job] = ()) -> Rows:
+    """The rows that were profiled, with the median step of all processes; where the row's own process had run a
+    profiler before, or the others ran in turns with the host's calibration, its step counts only if there is no other.
+    """
+    found: Rows = {}
+    for job, row in rows.items():
+        later = steps.get(job, [])
+        own = [] if later and (job in in_turns or row.get("step_ms_after_a_profiler")) else [row["step_ms"]]
+        if "kernels_ms" in row:
+            found[job] = row | {"step_ms": statistics.median([*own, *later])}
+    return found
 
 
 def document() -> Iterator[str]:
-    measured = with_all_steps(read([RESULTS / "survey_h200.jsonl"]), read_steps([RESULTS / "survey_steps_h200.jsonl"]))
+    fresh = list(itertools.chain(*groups_of("fresh").values()))
+    steps = read_steps([RESULTS / "survey_steps_h200.jsonl"])
+    measured = with_all_steps(read([RESULTS / "survey_h200.jsonl"]), steps, in_turns=fresh)
     own_host = read([RESULTS / "survey_own_host_h200.jsonl"])
     yield HEAD
-    yield "## Blind\n"
+    yield f"## Fresh\n\n{FRESH}\n"
+    yield from section("fresh", read([RESULTS / "survey_fresh_predicted_h200.jsonl"]), measured, own_host, {})
+    yield f"\n## Blind in the first draw\n\n{BLIND}\n"
     now = read([RESULTS / "survey_now_h200.jsonl"])
     yield from section("blind", read([RESULTS / "survey_predicted_h200.jsonl"]), measured, own_host, now)
-    yield CAUSES
     yield f"\n## Development\n\n{DEVELOPMENT}\n"
+    yield from section("further", read([RESULTS / "survey_further_predicted_h200.jsonl"]), measured, {}, {})
+    yield FIRST_DEVELOPMENT
     yield from section("development", read([RESULTS / "survey_development_predicted_h200.jsonl"]), measured, {}, {})
     yield "\n## Left out\n"
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()]
@@ -203,7 +227,7 @@ def document() -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--part", choices=["development", "blind"])
+    parser.add_argument("--part", choices=get_args(Part))
     parser.add_argument("--predicted", type=Path, nargs="+", default=[])
     parser.add_argument("--measured", type=Path, nargs="+", default=[])
     parser.add_argument("--timed", type=Path, nargs="+", default=[])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,12 +16,14 @@ import torch
 
 from trainfit import calibrate
 from trainfit.calibrate import host
+from trainfit.calibrate.drawn_filters import frequent_layers, layers
 from trainfit.calibrate.host import TIMED, charges_of, time_in_a_fresh_process, time_models, training_of
-from trainfit.calibrate.measure import Kernel, Sample, describe, split_at_markers
+from trainfit.calibrate.measure import Kernel, Sample, describe, single_passes, split_at_markers
 from trainfit.calibrate.models import small_models
 from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
 from trainfit.cost import load_profile
-from trainfit.cost.host import SINGLE_KINDS, WEIGHED
+from trainfit.cost.host import WEIGHED
+from trainfit.cost.host_fit import SINGLE_KINDS
 from trainfit.cost.lines import Lines
 from trainfit.cost.profile import Measured, shipped_profile
 from trainfit.cost.reduce import reduce_samples
@@ -74,6 +77,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
     monkeypatch.setattr(host, "small_models", lambda: {"small": None})
     monkeypatch.setattr(host, "charges_of", lambda *_: CHARGES)
     monkeypatch.setattr(calibrate, "measure", measure)
+    monkeypatch.setattr(calibrate, "WORKLOADS_PER_CHUNK", 40)
     monkeypatch.setattr(calibrate, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
     return measured
 
@@ -167,10 +171,10 @@ def test_the_host_s_usual_time_is_the_mean_of_the_processes(tmp_path: Path, monk
     calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
     costs = load_profile(tmp_path / "gpu.json").host
     assert (costs.forward_ns, costs.backward_ns, costs.optimizer_call_ns) == (6, 5, 7)  # two ops in forward
-    assert costs.weights_percent == dict.fromkeys(WEIGHED, 70) | {"inner view": 10, "backward product": 100} | {
+    assert costs.weights_percent == dict.fromkeys(WEIGHED, 70) | {"backward product": 165} | {
         kind: 50 for kind in WEIGHED if kind.startswith("backward") and kind != "backward product"
     }  # fmt: skip
-    assert costs.further_kernel_ns == 2
+    assert (costs.inner_ns, costs.backward_inner_ns, costs.inner_view_ns, costs.further_kernel_ns) == (10, 7, 1, 2)
     assert (costs.fast_percent, costs.slow_percent) == (67, 133)  # 16 and 32 ns where costs say 24
 
 
@@ -208,6 +212,33 @@ def test_the_groups_have_names_of_their_own_and_none_is_empty() -> None:
     groups = calibrate.groups()
     assert len({name for name, _, _ in groups}) == len(groups)
     assert all(workloads and repeats >= 1 for _, repeats, workloads in groups)
+
+
+def test_a_convolution_is_timed_pass_by_pass_and_without_its_bias() -> None:
+    aten, settings = torch.ops.aten, ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+    assert single_passes(aten.convolution.default, ("x", "weight", "bias", *settings)) == [
+        ("x", "weight", None, *settings)
+    ]
+    assert single_passes(aten.convolution.default, ("x", "weight", None, *settings)) == []
+    operands = ("gradient", "x", "weight")
+
+    def passes(*mask: bool) -> list[tuple[Any, ...]]:
+        return single_passes(aten.convolution_backward.default, (*operands, [8], *settings, list(mask)))
+
+    of_input, of_weight = ((*operands, None, *settings, mask) for mask in ([True, False, False], [False, True, False]))
+    assert passes(True, True, True) == [of_input, of_weight]
+    assert passes(False, True, True) == [of_weight]
+    assert passes(False, True, False) == []  # as it is
+    assert single_passes(aten.mm.default, ("a", "b")) == []
+
+
+def test_drawn_convolutions_are_the_same_every_time_and_of_moderate_sizes() -> None:
+    for draw in (layers, frequent_layers):
+        first, again = (list(itertools.islice(draw(1), 200)) for _ in range(2))
+        assert first == again
+        assert all(min(layer.out) > 0 for layer in first)
+        assert max(layer.multiplications for layer in first) <= 2**36
+    assert {len(layer.stride) for layer in itertools.islice(layers(1), 200)} == {1, 2, 3}
 
 
 def test_kernels_belong_to_the_marker_before_them() -> None:
@@ -262,9 +293,11 @@ def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
     weights = dict.fromkeys(WEIGHED, 100) | {"convolution": 200, "batch norm": 200}
     charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"), shipped_tables(), weights, COUNTED)
     # The stem; ten blocks of a sum and twice a convolution, a norm, its count of batches and an activation; mean, head,
-    # log-softmax, loss. Convolutions and batch norms count twice; the head's transpose is a view. Every block is a
-    # region that is run again.
-    assert charged["forward"]["forward"] == 2 + 10 * (1 + 2 * (2 + 2 + 1 + 1)) + 4 + 1
+    # log-softmax. The loss comes with log-softmax, the head's transpose with its product. Convolutions and batch norms
+    # weigh twice as much. Every block is a region that is run again.
+    assert charged["forward"]["forward"] == 1 + 10 * (1 + 2 * 4) + 3
+    assert charged["forward"]["inner"] == 2 + 10 * (1 + 2 * (2 + 2 + 1 + 1)) + 3 + 1
+    assert charged["forward"]["inner_view"] == 1
     assert charged["forward"]["checkpoint"] == 10
     # Of the kernels that were counted one is each op's own: stem, nine per block, and the last four.
     assert charged["forward"]["further_kernel"] == 1000 - (1 + 10 * 9 + 4)

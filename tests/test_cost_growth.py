@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import log2
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from priced_ops import SIMPLE_GPU, ns_of, op
+from trainfit.cost import convolution as convolution_rule
 from trainfit.cost.interpolate import Table
 from trainfit.cost.lattice import rising_ns
 from trainfit.cost.work import Work, resizable
 from trainfit.records import Op
 
 Make = Callable[..., Op]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _cudnn_is_not_asked() -> Iterator[None]:
+    """Where it is installed it may say that it runs faster kernels for more; it does, and prices say so too."""
+    with mock.patch.object(convolution_rule, "asked", return_value=None):
+        yield
 
 
 def product(name: str, dtype: str, layout: str) -> Make:

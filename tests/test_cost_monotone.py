@@ -134,14 +134,16 @@ def test_a_product_takes_the_waves_that_the_gpu_s_own_processors_need() -> None:
     # 150 tiles of 128 x 256: two waves of the reference's 132 processors, one of 150, three of 66.
     profile = dataclasses.replace(profile_of({"mm bfloat16 nn": [((0.0,) * 5, 1.0)]}), gpu=SIMPLE_GPU)
     product = mm(128 * 150, 256, 1024)
-    wave_ns = 2 * 128 * 256 * 1024 * 132 / 1000  # one tile on each of 132 processors, which do 1000 in a ns together
+    # One tile on each of 132 processors, which do 1000 in a ns together, as if it were 128 deeper, to begin and end it.
+    wave_ns = 2 * 128 * 256 * (1024 + 128) * 132 / 1000
 
     def time_ns(num_sms: int) -> int:
         gpu = dataclasses.replace(SIMPLE_GPU, name="other", num_sms=num_sms, bf16_tflops=num_sms / 132)
         return price_with([product], Pricing(dataclasses.replace(gpu, dram_gb_per_s=1e6), profile, False))[0].time_ns
 
-    assert time_ns(150) == round(1000 + wave_ns * 150 / 132 / 2)
-    assert time_ns(66) == round(1000 + wave_ns * 150 / 132 * 3 / 2)
+    begun_ns = 1000 + 3 * 700  # 600 tiles of 128 x 64, 264 at a time
+    assert time_ns(150) == round(begun_ns + wave_ns * 150 / 132 / 2)
+    assert time_ns(66) == round(begun_ns + wave_ns * 150 / 132 * 3 / 2)
 
 
 @given(
@@ -198,19 +200,13 @@ def test_along_lines_through_any_points_that_rise_more_bytes_never_take_less_tim
     assert small_ns <= large_ns * (1 + 1e-9)
 
 
-REDUCED = [f"aten.{name}.dim_IntList" for name in ("sum", "mean", "amax", "var", "linalg_vector_norm", "any")]
+def test_a_larger_sum_that_more_threads_share_may_take_less_time() -> None:
+    # Of 65536 rows the H200 adds up 256 columns in 70.6 us, and 768, of which fewer blocks share one, in 62.
+    def rows(count: int, columns: int) -> int:
+        return ns_of(op("aten.sum.dim_IntList", [f"bfloat16[{count},{columns}]", [0]], [f"bfloat16[{columns}]"]))
 
-
-@given(st.sampled_from(REDUCED), SIZES, SIZES, st.integers(0, 3000), st.integers(0, 3000), st.sampled_from([0, 1]))
-@settings(deadline=None, max_examples=200)
-def test_a_larger_reduction_never_takes_less_time(
-    name: str, rows: int, columns: int, more_rows: int, more_columns: int, dim: int
-) -> None:
-    def reduce(rows: int, columns: int) -> Op:
-        return op(name, [f"bfloat16[{rows},{columns}]", [dim]], [f"bfloat16[{columns if dim == 0 else rows}]"])
-
-    few, many = reduce(rows + 1, columns + 1), reduce(rows + 1 + more_rows, columns + 1 + more_columns)
-    assert ns_of(few) <= ns_of(many)
+    assert rows(65536, 256) == pytest.approx(70_600, rel=0.05)
+    assert rows(65536, 768) == pytest.approx(62_000, rel=0.05)
 
 
 @given(SIZES, SIZES, st.integers(0, 3000), st.integers(0, 3000), st.sampled_from(["bfloat16", "float32"]))
@@ -242,7 +238,7 @@ def test_a_time_lies_between_those_of_what_is_smaller_and_what_is_larger_in_ever
 
 
 def test_an_op_that_was_measured_to_be_faster_than_a_smaller_one_is_priced_so() -> None:
-    # The backward pass of wav2vec2's position convolution over 3 sequences of 499 takes the H200 40.4 ms, and
+    # The backward pass of wav2vec2's position convolution over 3 sequences of 499 takes the H200 41.0 ms, and
     # over 6 of them 4.4 ms, since cuDNN takes others from 4 on: prices that never fall would be wrong by a factor of 3.
     def backward(batch: int) -> Op:
         weight, rest = "bfloat16[768,48,128]", [[768], [1], [64], [1], False, [0], 16, [True, True, True]]
@@ -250,8 +246,8 @@ def test_an_op_that_was_measured_to_be_faster_than_a_smaller_one_is_priced_so() 
         return op("aten.convolution_backward.default", args, [f"bfloat16[{batch},768,499]", weight, "bfloat16[768]"])
 
     three, six = (cost.kernel_ns for cost in price_ops([backward(3), backward(6)], H200))
-    assert three == pytest.approx(40_369_643, rel=0.01)
-    assert six == pytest.approx(4_380_266, rel=0.01)
+    assert three == pytest.approx(40_997_000, rel=0.01)
+    assert six == pytest.approx(4_352_000, rel=0.01)
 
 
 # ---- Whole steps -----------------------------------------------------------------------------------------------------

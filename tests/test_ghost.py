@@ -210,12 +210,9 @@ def test_composites_take_their_cuda_branch() -> None:
     assert "sigmoid" not in names
 
 
-def test_batch_norm_in_bfloat16_takes_the_native_kernel() -> None:
-    def program() -> None:
-        x = torch.randn(2, 8, 4, 4, device="cuda", dtype=torch.bfloat16)
-        normalize_batch(x)
-
-    assert "native_batch_norm" in ops_of(program)
+@pytest.mark.parametrize(("shape", "dtype"), [((2, 8, 4, 4), torch.bfloat16), ((2, 8), torch.float32)])
+def test_batch_norm_in_bfloat16_or_of_rows_takes_the_native_kernel(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    assert "native_batch_norm" in ops_of(lambda: normalize_batch(torch.randn(shape, device="cuda", dtype=dtype)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -270,6 +267,8 @@ def test_recurrent_networks_run_on_cudnn_with_one_flat_weight() -> None:
         (lambda x, index: x.gather(0, index[:, None]), "scatter_add_"),
         (lambda x, index: x.max(1).values, "scatter_.src"),
         (lambda x, index: x.topk(2, 1).values, "scatter_.src"),
+        (lambda x, index: x.take(index), "put_"),
+        (lambda x, index: x[:4].trace(), "index_fill_.int_Tensor"),
     ],
 )
 def test_the_gradient_of_what_was_picked_is_written_in_place_into_zeros(
@@ -280,6 +279,64 @@ def test_the_gradient_of_what_was_picked_is_written_in_place_into_zeros(
         read(x, torch.zeros(5, dtype=torch.int64, device="cuda")).sum().backward()
 
     assert written in ops_of(program)
+
+
+def test_a_product_s_gradient_looks_for_zeros_and_divides() -> None:
+    """Four rows of three: torch takes another way for tensor subclasses, a loop of products for `cumprod`."""
+
+    def gradient_of(product: Callable[[torch.Tensor], torch.Tensor]) -> list[str]:
+        def program() -> None:
+            x = torch.randn(4, 3, device="cuda", requires_grad=True)
+            product(x).backward(torch.ones(product(x).shape, device="cuda"))
+
+        names = ops_of(program)
+        return [name for name in names[names.index("ones") + 1 :] if name not in ("detach", "unsqueeze")]
+
+    divided = ["div.Tensor", "mul.Tensor"]
+    assert gradient_of(lambda x: x.prod()) == ["eq.Scalar", "nonzero", *divided]
+    assert gradient_of(lambda x: x.prod(1)) == ["eq.Scalar", "sum.dim_IntList", "sum", *divided]
+    assert gradient_of(lambda x: x.cumprod(1)) == (
+        ["mul.Tensor", "eq.Scalar", "any", "flip", "cumsum", "flip", "div.Tensor"]
+    )
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+def test_a_product_s_gradient_is_of_its_input_s_shape_and_type(dtype: torch.dtype | None) -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(4, 3, device="cuda", requires_grad=True)
+        (x.prod(0, dtype=dtype).sum() + x.prod(1, True, dtype=dtype).sum() + x.prod(dtype=dtype)).backward()
+        assert x.grad is not None
+        assert (x.grad.shape, x.grad.dtype) == ((4, 3), torch.float32)
+
+
+def test_logits_gradients_are_written_in_place_but_not_the_saved_weight() -> None:
+    """`pos_weight * target` is new; the sums and products after it are in the formula's own tensors."""
+
+    def gradient_of(**weights: bool) -> list[str]:
+        def program() -> None:
+            x, target = torch.randn(4, 3, device="cuda", requires_grad=True), torch.ones(4, 3, device="cuda")
+            weight = {name: torch.rand(3, device="cuda") for name in weights}
+            loss = torch.nn.functional.binary_cross_entropy_with_logits(x, target, reduction="sum", **weight)
+            loss.backward(torch.zeros((), device="cuda"))
+
+        names = ops_of(program)
+        return [name for name in names[names.index("zeros") + 1 :] if name != "detach"]
+
+    assert gradient_of() == ["sigmoid", "sub_.Tensor", "mul_.Tensor"]
+    own = ["add.Scalar", "sub_.Tensor", "sigmoid", "mul_.Tensor", "sub_.Tensor", "mul_.Tensor", "mul_.Tensor"]
+    assert gradient_of(weight=True, pos_weight=True) == ["mul.Tensor", *own]
+
+
+def test_autocast_lays_out_an_rnn_s_weights_before_it_converts_state_and_input() -> None:
+    def program() -> None:
+        rnn = torch.nn.GRU(8, 16, device="cuda")
+        x, state = torch.randn(5, 3, 8, device="cuda"), torch.ones(1, 3, 16, device="cuda")
+        with torch.autocast("cuda", torch.float16):
+            rnn(x, state)
+
+    names = ops_of(program)
+    conversions = [name for name in names[names.index("ones") + 1 :] if name in ("zeros", "_to_copy", "_cudnn_rnn")]
+    assert conversions == ["zeros", "_to_copy", "_to_copy", "_cudnn_rnn"]
 
 
 def test_a_user_s_own_index_put_in_backward_makes_a_tensor() -> None:

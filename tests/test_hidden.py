@@ -351,3 +351,9 @@ def test_recurrent_networks_take_the_memory_that_cudnn_asks_for(network: list[An
     assert HIDDEN.temporaries(make_op("aten._cudnn_rnn.default", inputs)) == (OUTPUT, OUTPUT, workspace_bytes, OUTPUT)
     x = torch.empty(steps, batch, width, dtype=torch_dtype, device="meta")
     assert _rnn_reserve_bytes(x, mode, hidden, layers, directions, dropout) == reserve_bytes
+
+
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_a_cell_makes_what_backward_needs_before_its_states(cell: str) -> None:
+    op = make_op(f"aten._thnn_fused_{cell}_cell.default", "f16[8,64], f16[8,64], f16[8,16], f16[64], f16[64]")
+    assert HIDDEN.temporaries(op) == (LAST_OUTPUT, OUTPUT, OUTPUT)

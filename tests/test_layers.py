@@ -30,7 +30,7 @@ ALLOWED = {
     "simulate": {"records"},
     "apply": {"errors", "ghost", "gpus", "parallel", "records", "stacks", "step", "torch_compat", "trace"},
     "cost": {"errors", "gpus", "records"},
-    "calibrate": {"cost", "errors", "gpus", "progress", "step", "torch_compat", "trace"},
+    "calibrate": {"cost", "errors", "gpus", "progress", "records", "step", "torch_compat", "trace"},
     "autosac": {
         *("calibrate", "cost", "errors", "ghost", "gpus", "records", "simulate", "solve", "torch_compat", "trace"),
     },

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import warnings
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -16,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
     import survey
+    import survey_draw
     from compare_ops import by_case, compare
     from survey_measure import GPU_BYTES, rounds
     from survey_table import summary
@@ -25,7 +28,16 @@ def test_every_type_was_drawn_once_and_what_was_left_out_has_a_reason() -> None:
     lines = [json.loads(line) for line in survey.DRAWN.read_text().splitlines()]
     assert len({line["type"] for line in lines}) == len(lines)
     assert all(line.get("skipped") or line["name"] for line in lines)
-    assert len(survey.job_names("development")) + len(survey.job_names("blind")) == len(survey.read_drawn())
+    counts = {part: len(survey.job_names(part)) for part in get_args(survey.Part)}
+    assert counts == {"development": 36, "blind": 25, "further": 10, "fresh": 26}
+
+
+def test_the_second_draw_leaves_out_what_the_first_had_and_five_of_eighteen_are_open() -> None:
+    first, second = survey_draw.DRAWS
+    drawn_first = {job[0] for job in itertools.islice(survey_draw.order(first, set()), 60)}
+    jobs = list(itertools.islice(survey_draw.order(second, drawn_first), 36))
+    assert not drawn_first & {job[0] for job in jobs}
+    assert [job[2] for job in jobs] == (["further"] * 5 + ["fresh"] * 13) * 2
 
 
 @pytest.mark.filterwarnings("ignore")

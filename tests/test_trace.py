@@ -231,6 +231,54 @@ def test_an_op_knows_what_the_cpu_did_for_itself_since_the_one_before() -> None:
     assert [op.before for op in steady_ops(t) if op.phase is Phase.OPTIMIZER and op.before] == []
 
 
+class PlacesItsTable(nn.Module):
+    """Tables of the host are added in every step, one of them in the input's type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(8, dtype=torch.bfloat16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        placed = torch.ones(4, 8).type_as(x) + torch.ones(4, 8, dtype=torch.bfloat16).to(x.device)
+        return (x * self.scale + placed).sum()
+
+
+def test_what_is_converted_on_its_way_to_the_gpu_is_work_of_the_cpu() -> None:
+    t = trace(PlacesItsTable(), x(4, 8, dtype=torch.bfloat16), loss=lambda output: output)
+    copies = [op.before for op in steady_ops(t) if op.name == "aten._to_copy.default"]
+    # The tables are made, and one of them is converted; its copy must end before the other is made.
+    assert copies == [HostWork(False, 2, 64), HostWork(True, 1, 32)]
+
+
+class Rolled(nn.Module):
+    """A call that issues several ops, a loop of one, and a loss of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.pad(x * self.scale, (1, 1), mode="circular")
+        for _ in range(2):
+            x = x * 0.5
+        return F.cross_entropy(x.flatten(1), torch.zeros(2, dtype=torch.int64, device=x.device))
+
+
+def test_ops_that_one_call_or_one_node_issues_continue_it() -> None:
+    calls: list[tuple[Phase, list[str]]] = []
+    for op in steady_ops(trace(Rolled(), x(2, 3, 4), loss=lambda output: output)):
+        if not op.continues:
+            calls.append((op.phase, []))
+        calls[-1][1].append(op.name.split(".")[1])
+    forward = [names for phase, names in calls if phase is Phase.FORWARD]
+    assert forward[:2] == [["mul"], ["new_empty", *["slice", "slice", "copy_"] * 3]]
+    assert forward[2:5] == [["mul"], ["mul"], ["view"]]  # the loop's are calls of their own
+    assert forward[-1] == ["_log_softmax", "detach", "nll_loss_forward"]
+    backward = [names for phase, names in calls if phase is Phase.BACKWARD]
+    assert ["new_empty_strided", "copy_", "as_strided", "clone", "zeros_like", "copy_"] in backward  # a copied slice
+    assert backward[-1] == ["detach"]  # the gradient reaches its parameter
+
+
 # ---- what the user passed is left alone ----------------------------------------------------------------------------
 
 

@@ -81,6 +81,7 @@ class Op:
     waits: tuple[int, ...] = ()  # how many ops back are those, of other streams, that must be done before it starts
     tf32: bool = False  # a product of float32 that the GPU may round to TF32, as torch was told when it ran
     before: HostWork | None = None  # what the CPU did since the op before it; what an optimizer's does is no work
+    continues: bool = False  # issued by the same call from Python, or the same node of a backward pass, as the last op
 
     def input_refs(self) -> Iterator[TensorRef]:
         """The tensors among the arguments, in order, lists opened."""

@@ -40,6 +40,8 @@ device_constructors = _device_constructors
 disabled_torch_function = torch._C._disabled_torch_function_impl
 ENGINE_CODE = _engine_run_backward.__code__
 current_autograd_node: Callable[[], Any] = torch._C._current_autograd_node
+LEAF_SEQUENCE_NUMBER = 2**64 - 1
+"""What nodes have that add to a parameter's gradient; others have numbers of their own."""
 next_sequence_number: Callable[[], int] = torch._C._autograd._get_sequence_nr
 
 
@@ -107,6 +109,11 @@ def ops_with_kernel(dispatch_key: str) -> list[str]:
     return [n.removeprefix("aten::") for n in names if n.startswith("aten::") and has(n, dispatch_key)]
 
 
+def below_autograd() -> Any:
+    """A context in which ops make no graph and are not kept by any: the layer below autograd's is called."""
+    return torch._C._AutoDispatchBelowAutograd()
+
+
 def call_composite(op: torch._ops.OpOverload, *args: Any, **kwargs: Any) -> Any:
     """Run a composite op's own C++ body, past any kernel registered over it for an autograd key."""
     return op.redispatch(torch._C.DispatchKeySet(torch._C.DispatchKey.CUDA), *args, **kwargs)
@@ -126,6 +133,12 @@ def is_held_by_engine_alone(tensor: torch.Tensor) -> bool:
     return tensor._use_count() <= 4 and torch._C._storage_Use_Count(storage._cdata) <= 2  # type: ignore[attr-defined]
 
 
+def is_temporary(tensor: torch.Tensor) -> bool:
+    """In a dispatch handler that a formula of the engine's called: whether the tensor is the formula's own, and not one
+    that the node saved or a user has. The references are those of `is_held_by_engine_alone`, but one of Python's."""
+    return sys.getrefcount(tensor) <= 4 and tensor._use_count() <= 4  # type: ignore[attr-defined]
+
+
 def flatten_weights(rnn: torch.nn.RNNBase) -> None:
     """As the network does itself when it is moved to a GPU: its weights are windows on one buffer from then on."""
     rnn._init_flat_weights()
@@ -142,9 +155,9 @@ def higher_order_ops_refused() -> Iterator[None]:
         yield
 
 
-def gpu_marker() -> None:
-    """Launch a kernel that no op uses: it separates stretches of GPU work in a profile."""
-    torch.cuda._sleep(1)
+def gpu_marker(cycles: int = 1) -> None:
+    """Launch a kernel that no op uses, which lasts so long: it separates stretches of GPU work in a profile."""
+    torch.cuda._sleep(cycles)
 
 
 def is_view(op: torch._ops.OpOverload) -> bool:

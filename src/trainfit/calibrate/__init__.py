@@ -26,6 +26,9 @@ import torch
 from trainfit.calibrate import (
     broadcasts,
     compute,
+    drawn,
+    drawn_filters,
+    drawn_products,
     extremes,
     filters,
     functions,
@@ -34,6 +37,8 @@ from trainfit.calibrate import (
     lookups,
     memory,
     odd_sizes,
+    recurrents,
+    walks,
 )
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import host_costs, time_in_a_fresh_process
@@ -44,9 +49,9 @@ from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
 
-RAW_SCHEMA = 5
-WORKLOADS_PER_CHUNK = 40
-"""What is lost at most when a run is cut short."""
+RAW_SCHEMA = 6
+WORKLOADS_PER_CHUNK = 120
+"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, some 0.2 s each."""
 HOST_STRETCHES = 4
 """The host is timed before, after and between so many stretches of the GPU's measurements."""
 ATTEMPTS = 2
@@ -96,6 +101,12 @@ def groups() -> list[Group]:
         ("extremes", 2, extremes.extremes()),
         ("further", 2, further.further()),
         ("odd sizes", 2, odd_sizes.odd_sizes()),
+        ("drawn", 2, drawn.drawn()),
+        ("drawn products", 2, drawn_products.drawn_products()),
+        ("drawn filters", 2, drawn_filters.drawn(1880, seed=1)),
+        ("frequent filters", 2, drawn_filters.frequent(600, seed=2)),
+        ("walks", 2, walks.walks()),
+        ("wide recurrent", 1, recurrents.recurrents()),
     ]
 
 

@@ -90,9 +90,9 @@ def norms() -> list[Workload]:
 
 def group_norm(size: tuple[int, int, int, int], dtype: torch.dtype, nhwc: bool) -> None:
     batch, channels, side, groups = size
-    weight = randn(channels, dtype=dtype).requires_grad_()
+    weight, bias = (randn(channels, dtype=dtype).requires_grad_() for _ in range(2))
     x = images.image(batch, channels, side, dtype, nhwc).requires_grad_()
-    F.group_norm(x, groups, weight, weight).backward(images.image(batch, channels, side, dtype, nhwc))
+    F.group_norm(x, groups, weight, bias).backward(images.image(batch, channels, side, dtype, nhwc))
 
 
 def instance_norm(batch: int, channels: int, side: int, dtype: torch.dtype) -> None:

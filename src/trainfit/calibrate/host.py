@@ -27,15 +27,8 @@ from torch.profiler import ProfilerActivity, profile
 from trainfit.calibrate.measure import gpu_kernels, marker_name, split_at_markers
 from trainfit.calibrate.models import SmallModel, small_models
 from trainfit.calibrate.single_ops import CALLS, Prepare, single_ops, time_single_ops
-from trainfit.cost.host import (
-    Timing,
-    Weights,
-    count_charges,
-    reduce_host,
-    reduce_known,
-    reduce_weights,
-    timed_with,
-)
+from trainfit.cost.host import Weights, count_charges, timed_with
+from trainfit.cost.host_fit import Timing, reduce_host, reduce_known, reduce_weights
 from trainfit.cost.price import num_kernels
 from trainfit.cost.profile import Measured
 from trainfit.gpus.catalogue import Gpu

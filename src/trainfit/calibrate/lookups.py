@@ -31,7 +31,7 @@ def bag(bags: int, items: int, rows: int, width: int, dtype: torch.dtype) -> Non
 def frozen_norm(rows: int, columns: int, dtype: torch.dtype) -> None:
     """Norms whose weights are not trained, as under adapters."""
     x, weight = randn(rows, columns, dtype=dtype).requires_grad_(), randn(columns, dtype=dtype)
-    F.layer_norm(x, (columns,), weight, weight).backward(torch.randn_like(x))
+    F.layer_norm(x, (columns,), weight, randn(columns, dtype=dtype)).backward(torch.randn_like(x))
     F.rms_norm(x, (columns,), weight).backward(torch.randn_like(x))
 
 

@@ -1,6 +1,7 @@
 """GPU time of every aten op that a piece of torch code runs, forward and backward.
 
-In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars).
+In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars);
+a convolution gives one for each pass.
 
 `OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that
 the profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of
@@ -19,6 +20,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from trainfit.cost.described import read_op
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.hidden.convolution import first_pass
+from trainfit.gpus.hidden.cudnn_kernels import sum_parts
+from trainfit.records import Phase
 from trainfit.torch_compat import DispatchMode, gpu_marker, is_rounded_product, is_view, tree_flatten
 
 FLUSH_BYTES = 256 * 2**20
@@ -27,6 +33,9 @@ MARKERS_PER_SESSION = 8192
 """A profiler session is closed after so many, so that its buffers stay small."""
 SECONDS_PER_SESSION = 5.0
 """And after so long, since an op may launch thousands of kernels."""
+CYCLES_PER_NS = 2
+"""About, of the GPUs' clocks."""
+LONGEST_MARKER_NS = 5_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +88,20 @@ class OpTimer(DispatchMode):
         return len(self._runs)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        passes = single_passes(func, args)
+        if not passes:
+            return self._timed(func, args, kwargs or {})
+        for one in passes:
+            self._timed(func, one, {})
+        return func(*args)
+
+    def _timed(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The call's result, after it was run several times if none like it was before."""
         described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
         if is_rounded_product(func, args):
             described_kwargs["tf32"] = True
+        if parts := _parts(func, described_args):
+            described_kwargs["parts"] = parts
         signature = f"{func}{described_args}{described_kwargs}"
         is_new = signature not in self._known and not is_view(func)
         if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
@@ -92,13 +111,16 @@ class OpTimer(DispatchMode):
         result = func(*args, **kwargs)
         outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         self._calls.append((str(func), described_args, described_kwargs, outputs))
+        issue_ns = 0
         for _ in range(self._repeats):
-            self._mark(call, is_cold=False)
+            self._mark(call, is_cold=False, lasting_ns=issue_ns)
+            begin_ns = time.perf_counter_ns()
             func(*args, **kwargs)
+            issue_ns = min(time.perf_counter_ns() - begin_ns, LONGEST_MARKER_NS)
         for _ in range(self._repeats):
             self._mark(None, is_cold=True)
             self._flush.sum()
-            self._mark(call, is_cold=True)
+            self._mark(call, is_cold=True, lasting_ns=issue_ns)
             func(*args, **kwargs)
         self._mark(None, is_cold=False)
         return result
@@ -132,9 +154,11 @@ class OpTimer(DispatchMode):
                 overlap=_overlap(segment),
             )
 
-    def _mark(self, call: int | None, is_cold: bool) -> None:
+    def _mark(self, call: int | None, is_cold: bool, lasting_ns: int = 0) -> None:
+        """Kernels of one call that may overlap do so only if they wait for the GPU, as in a step, so the marker lasts
+        until the CPU has issued them."""
         self._runs.append(_Run(call, is_cold))
-        gpu_marker()
+        gpu_marker(1 + CYCLES_PER_NS * lasting_ns)
 
 
 def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
@@ -160,6 +184,25 @@ def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str
             failures.append(str(error))
         yield from failures
         torch.cuda.empty_cache()
+
+
+def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    """The arguments with which a convolution does nothing but convolve, or computes one gradient; none where it does no
+    more as it is called. Biases and their gradients are kernels of their own, which are timed as the sums they are."""
+    if func is torch.ops.aten.convolution.default and args[2] is not None:
+        return [(*args[:2], None, *args[3:])]
+    if func is torch.ops.aten.convolution_backward.default and sum(args[10]) > 1:
+        masks = ([True, False, False], [False, True, False])
+        return [(*args[:3], None, *args[4:10], mask) for mask, wanted in zip(masks, args[10], strict=False) if wanted]
+    return []
+
+
+def _parts(func: Any, described_args: list[Any]) -> int | None:
+    """Into how many parts cuDNN cuts the sum of a weight's gradient; None where it is no such op, or does not say."""
+    if func is not torch.ops.aten.convolution_backward.default:
+        return None
+    op = read_op(str(func), described_args, {}, [], Phase.BACKWARD)
+    return sum_parts(first_pass(op), find_gpu(torch.cuda.get_device_name()))
 
 
 def _overlap(kernels: list[Kernel]) -> float:

@@ -1,6 +1,6 @@
 """Single ops of each kind, issued over and over on tensors so small that the GPU waits: what they cost the CPU.
 
-In: a device. Out: by kind (see `trainfit.cost.host`) the nanoseconds that one of them took, once per round; rounds go
+In: a device. Out: by kind (see `cost.host_fit`) the nanoseconds that one of them took, once per round; rounds go
 through all kinds, so that a host that changes its speed changes it for all. Results are kept until the round is over,
 since autograd keeps them in a step. Backward kinds are chains of nodes that are run backward. How many kernels one of
 each kind launches is counted apart.
@@ -17,11 +17,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trainfit.cost.host import (
-    BACKWARD_CAST,
-    BACKWARD_PLAIN,
+from trainfit.cost.host import BACKWARD_CAST, BACKWARD_PLAIN, BACKWARD_VIEW, PLAIN, VIEW
+from trainfit.cost.host_fit import (
     BACKWARD_PRODUCTS,
-    BACKWARD_VIEW,
     FOUR_LAUNCHES,
     HOST_ELEMENTS,
     HOST_OP,
@@ -29,9 +27,7 @@ from trainfit.cost.host import (
     LEAF,
     LEAF_AGAIN,
     ONE_LAUNCH,
-    PLAIN,
     READ,
-    VIEW,
     WITH_INNER_VIEWS,
 )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from trainfit.cost import compute, convolution, moves, rowwise, stream
+from trainfit.cost import compute, convolution, lists, moves, pools, reductions, rowwise, stream, walks
 from trainfit.cost.work import Work, argument, base_name, contiguous_stride, log, tensors_of, total_bytes
 from trainfit.records import Op, TensorRef
 
@@ -27,21 +27,18 @@ _FREE = frozenset(
 )
 
 
+_CONVOLUTIONS = ("convolution", "convolution_backward")
+
+
 def _rules() -> Iterator[tuple[str, Rule]]:
     for names, rule in (
         (stream.COPIES | stream.FILLS | stream.SIMPLE | stream.HEAVY, stream.pointwise),
-        (rowwise.REDUCTIONS, rowwise.reduction),
-        (rowwise.SOFTMAXES, rowwise.softmax),
-        (rowwise.ROW_NORMS, rowwise.row_norm),
-        (stream.POOLS, stream.pool),
         (moves.MOVES, moves.move),
+        (moves.JOINS, moves.join),
         (moves.SCATTERS, moves.scattered),
     ):
         yield from ((name, rule) for name in names)
-    yield from ((name, _loss) for name in stream.LOSSES)
-    for name in rowwise.SMOOTH_RESIZES:
-        yield name, lambda op: (*rowwise.smoothly_resized(op), *stream.pool(op))
-    yield from ((name, rowwise.running) for name in rowwise.RUNNING)
+    yield from ((name, stream.loss) for name in stream.LOSSES)
     yield from ((f"_fft_{way}", rowwise.transform) for way in ("r2c", "c2r", "c2c"))
     for name in moves.PLACED:
         yield name, lambda op: stream.pointwise(moves.filled(op))
@@ -52,13 +49,8 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     yield from ((f"nll_loss{dims}_{way}", rowwise.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
     yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
     yield "_grouped_mm", compute.grouped_matmul
-    yield from ((f"convolution{way}", convolution.convolution) for way in ("", "_backward"))
+    yield from ((name, convolution.convolution) for name in _CONVOLUTIONS)
     yield from ((f"_cudnn_rnn{way}", compute.recurrent) for way in ("", "_backward"))
-
-
-def _loss(op: Op) -> tuple[Work, ...]:
-    """Of every element, or summed up."""
-    return stream.pointwise(op) if op.outputs[0].numel > 1 else rowwise.reduction(op)
 
 
 _RULES = dict(_rules())
@@ -73,12 +65,24 @@ def works(op: Op, num_sms: int) -> tuple[Work, ...]:
         return _with_roofline(op, compute.matmul(op, num_sms))
     if name in compute.ATTENTIONS:
         return _with_roofline(op, compute.attention(op, num_sms))
+    if name in rowwise.ROW_NORMS:
+        return _with_roofline(op, rowwise.row_norm(op, num_sms))
     if name in rowwise.IMAGE_NORMS:
         return _with_roofline(op, rowwise.image_norm(op, num_sms))
-    if name.removeprefix("_").startswith("linalg_") and name not in rowwise.REDUCTIONS:
+    if name in walks.RUNNING:
+        return _with_roofline(op, walks.running(op, num_sms))
+    if name in rowwise.SOFTMAXES:
+        return _with_roofline(op, walks.softmax(op, num_sms))
+    if name in pools.POOLS:
+        return _with_roofline(op, pools.pool(op, num_sms))
+    if name in pools.SAMPLERS:
+        return _with_roofline(op, pools.sampled(op, num_sms))
+    if name in reductions.REDUCTIONS:
+        return _with_roofline(op, reductions.reduction(op, num_sms))
+    if name.removeprefix("_").startswith("linalg_"):
         return _with_roofline(op, rowwise.factored(op))
     rule = (
-        stream.foreach
+        lists.foreach
         if name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_amp_foreach_"))
         else _RULES.get(name, moves.own)
     )
@@ -111,18 +115,22 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
     return (Work(ROOFLINE, coordinates, 0, "", nbytes, is_by_bytes=True),)
 
 
-def hidden_copies(op: Op) -> tuple[Op, ...]:
-    """Copies that the op makes first: of operands its kernel cannot read as they lie (norms, softmax and gradients of
-    lookups want rows, one-dimensional convolutions signals), of what a batched product adds to, into the result."""
+def hidden_ops(op: Op) -> tuple[Op, ...]:
+    """What the op runs beside its own kernel: copies of operands which that cannot read as they lie (norms, softmax,
+    scans and gradients of lookups want rows), of what a batched product adds to, into the result; a convolution's other
+    passes and its bias."""
     name = base_name(op)
     if name in moves.PLACED:
         return moves.placed(op)
+    if name in moves.JOINS:
+        return moves.copied_pieces(op)[1:]
     if name == "baddbmm" and argument(op, 3, "beta", 1) != 0:
         added, out = tensors_of(op.args)[0], op.outputs[0]
         return (Op("aten.clone.default", op.phase, op.module, (_expanded(added, out.shape),), (), (out,)),)
-    is_signal = name.startswith("convolution") and len(op.outputs[0].shape) == 3
+    if name in _CONVOLUTIONS:
+        return convolution.others(op)
     is_lookup = name == "embedding_dense_backward"
-    if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES and not is_signal and not is_lookup:
+    if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING and not is_lookup:
         return ()
     copies = []
     for tensor in op.input_refs():

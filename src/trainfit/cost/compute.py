@@ -6,10 +6,12 @@ lie (which side is transposed, whether rows start at aligned addresses) and on t
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from math import ceil, log2, prod
 
 from trainfit.cost.work import (
+    VECTOR_BYTES,
     Work,
     argument,
     base_name,
@@ -29,12 +31,18 @@ ATTENTIONS = frozenset(
     for backend in ("cudnn", "flash", "efficient")
     for way in ("", "_backward")
 )
-_ALIGNMENT_WEIGHT = 3.0
-"""How far apart, in doublings, two products are whose rows are aligned to different powers of two."""
+_ALIGNMENT_WEIGHT, _TURN_WEIGHT = 3.0, 0.5
+"""How far apart, in doublings, two products are whose rows are aligned to different powers of two below 16 bytes, or of
+which one has a side turned."""
 _TILES = ((256, 128), (128, 256))
 """Rows and columns of the result that a processor computes at a time in the kernels for large products."""
-_FILL_WEIGHT = 3.0
+_FILL_WEIGHT = 2.0
 """How far apart, in doublings, two products are of which one keeps half as many processors busy."""
+_LEAST_TILE, _ROUND_TILE, _TILES_AT_ONCE = 16, (128, 64), 2
+"""Rows and columns of which results are computed whole, whatever is needed of them; those of the tiles by which rounds
+are counted, and how many of these a processor has at a time."""
+_DEEPER = {"bfloat16": 128, "tf32": 64, "float32": 32}
+"""By how much deeper a product would be that took as long as to begin and end a tile, by type."""
 
 
 _TOPS = {
@@ -47,8 +55,9 @@ _TOPS = {
 def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     """(batch) x (rows, depth) x (depth, columns), by layout: "n" for rows that lie in memory, "t" for columns.
 
-    Products with a bias run other kernels than those without. How well tiles fill the last wave of processors is a
-    coordinate, so that a shape is compared with shapes that waste as much.
+    Products with a bias run other kernels than those without, and so do those of which a row starts at an odd address,
+    with a bias or not. How well tiles fill the last wave of processors is a coordinate, so that a shape is compared
+    with shapes that waste as much. Both 16-bit types run the same kernels.
     """
     name = base_name(op)
     tensors = tensors_of(op.args)
@@ -62,23 +71,36 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     layout = _layout(a) + _layout(b)
     dtype = "tf32" if op.tf32 else a.dtype
     is_narrow = op.tf32 or item_bytes(dtype) == 2  # TF32 runs on the same units as 16-bit types
+    known = "bfloat16" if item_bytes(dtype) == 2 else dtype
 
     def work(rule: str, *sizes: int) -> Work:
+        batch, rows, columns, depth = sizes
         flops, nbytes = 2 * prod(sizes), traffic_bytes(parts, sizes)
+        tiled = _round_up(rows, _LEAST_TILE) * _round_up(columns, _LEAST_TILE) * (depth + _DEEPER.get(known, 0))
+        tiles = batch * -(-rows // _ROUND_TILE[0]) * -(-columns // _ROUND_TILE[1])
+        stretch, rounds = tiled / max(rows * columns * depth, 1), -(-tiles // (_TILES_AT_ONCE * num_sms))
+        found = Work(rule, (*log(*sizes), *skew), flops, dtype, nbytes, stretch=stretch, rounds=rounds, num_alike=1)
         if is_batched:
-            return Work(rule, (*log(*sizes), *skew), flops, dtype, nbytes, num_sizes=4, num_alike=1)
-        fill = _wave_fill(sizes[1], sizes[2], num_sms)
-        coordinates = (*log(*sizes[1:]), *skew, _FILL_WEIGHT * log2(fill))
-        return Work(rule, coordinates, flops, dtype, nbytes, fill=fill, num_sizes=3, num_alike=1)
+            return replace(found, num_sizes=4)
+        fill = _wave_fill(rows, columns, num_sms)
+        return replace(found, coordinates=(*found.coordinates[1:], _FILL_WEIGHT * log2(fill)), fill=fill, num_sizes=3)
 
     tops = _TOPS["batched" if is_batched else "matmul"]
-    names = [name, "bmm"] if is_batched else ["addmm" if "addmm" in name else "mm", "mm"]
-    dtypes = dict.fromkeys((dtype, "bfloat16" if is_narrow else "float32"))
-    if is_batched and dtype == "float16":  # both 16-bit types run the same kernels
-        dtypes = {"bfloat16": None}
+    names = ["bmm"] if is_batched else ["addmm" if "addmm" in name else "mm", "mm"]
+    dtypes = dict.fromkeys((known, "bfloat16" if is_narrow else "float32"))
     orders = dict.fromkeys((layout, "nt", "nn"))
-    rules = [f"{kind} {known} {order}" for known in dtypes for order in orders for kind in names]
-    return tuple(resizable(partial(work, rule), own, tops) for rule in dict.fromkeys(rules))
+    rules = dict.fromkeys(f"{kind} {one} {order}" for one in dtypes for order in orders for kind in names)
+    even = (resizable(partial(work, rule), own, tops) for rule in rules)
+    if 1 in own[1:]:  # a vector, or an outer product: no tiles
+        kind = "outer" if own[3] == 1 else "vector"
+        thin = (replace(work(f"{names[-1]} {one} {order} {kind}", *own), stretch=1.0, rounds=0, num_sizes=0)
+                for one in dtypes for order in orders)  # fmt: skip
+        return (*thin, *even)
+    if alignment == VECTOR_BYTES:
+        return tuple(even)
+    turns = tuple(_TURN_WEIGHT * (side == "t") for side in layout)
+    odd = (work(f"{names[-1]} {one} odd", *own) for one in dtypes)  # a larger one may be even, and faster
+    return (*(replace(one, coordinates=(*one.coordinates, *turns), num_sizes=0) for one in odd), *even)
 
 
 def _wave_fill(rows: int, columns: int, num_sms: int) -> float:
@@ -97,8 +119,8 @@ def _layout(matrix: TensorRef) -> str:
 
 def _alignment(matrix: TensorRef) -> int:
     """The power of two, up to 16 bytes, at which every row (or column, if those lie in memory) starts."""
-    lead = matrix.stride[-2] if matrix.stride[-1] == 1 else matrix.stride[-1]
-    return row_alignment(lead, matrix.dtype)
+    steps = [stride for size, stride in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and stride != 1]
+    return min((row_alignment(step, matrix.dtype) for step in steps), default=VECTOR_BYTES)
 
 
 def grouped_matmul(op: Op) -> tuple[Work, ...]:
@@ -141,7 +163,7 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
     products = 5 if is_backward else 2
     tile = _ATTENTION_TILES[backend]
-    own = (batch * heads, _round_up(length, tile), _round_up(key.shape[2], tile), dim)
+    own = (batch * heads, _round_up(length, tile), _round_up(key.shape[2], tile), _round_up(dim, _HEAD_TILES[backend]))
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, own)
     shared = log(heads / key.shape[1])
@@ -184,6 +206,8 @@ def _round_up(size: int, multiple: int) -> int:
 
 _ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 64}
 """Scores are computed in squares of this side, also where a sequence ends in the middle of one."""
+_HEAD_TILES = {"cudnn": 32, "flash": 32, "efficient": 64}
+"""Heads are as wide as a multiple of this, about, or computed as if they were."""
 _BLOCK, _BLOCKS_AT_ONCE = 64, 2
 """Queries or keys that a block of threads has, and blocks that a processor runs at a time, about."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
@@ -222,15 +246,38 @@ def recurrent(op: Op) -> tuple[Work, ...]:
     def work(rule: str, *sizes: int) -> Work:
         batch, width, steps = sizes
         flops = round(2 * batch * steps * per_square * width**2) * (2 if is_backward else 1)
-        kernels, coordinates = 2 * steps * num_layers * chains, log(batch, width, chains)
-        return Work(rule, coordinates, flops, flops_dtype, traffic_bytes(parts, sizes), kernels, is_serial=True)
+        walks, coordinates = num_layers * chains * steps, log(batch, width, chains)
+        nbytes = traffic_bytes(parts, sizes) + _PASSES * walks * batch * width * item_bytes(data.dtype)
+        if rule.endswith(_FUSED):
+            kernels = num_layers * _AROUND[is_backward] + walks
+            return Work(rule, coordinates, flops, data.dtype, nbytes, kernels, is_serial=True, stretch=_FUSED_STRETCH)
+        return Work(rule, coordinates, flops, flops_dtype, nbytes, 2 * walks, is_serial=True)
 
     mode = _RECURRENT_MODES.get(argument(op, first_option, "", 2), "lstm")
     dtypes = dict.fromkeys((data.dtype, "float16" if item_bytes(data.dtype) == 2 else "float32", "bfloat16", "float32"))
     rules = [f"{name} {kind} {dtype}" for kind in dict.fromkeys((mode, "lstm")) for dtype in dtypes]
     rules += [f"{name} {size}" for size in dict.fromkeys((item_bytes(data.dtype), 4, 2))]
+    if data.dtype == "float16" and mode != "gru" and (num_layers, chains) == (1, 1) and _keeps_weights(own, data):
+        rules = [f"{rules[0]} persistent", *rules]
+    elif data.dtype != "bfloat16" and own[1] <= _FUSED_WIDTHS[is_backward] * (1 if mode in ("lstm", "gru") else 2):
+        rules = [f"{rules[0]}{_FUSED}", *rules]
     return tuple(resizable(partial(work, rule), own, _TOPS["recurrent"]) for rule in rules)
 
 
+def _keeps_weights(own: tuple[int, int, int], data: TensorRef) -> bool:
+    """Whether torch asks cuDNN for one kernel that goes through all steps and keeps the weights meanwhile."""
+    batch, width, _ = own
+    return batch <= 128 and batch % 8 == 0 and width <= 1024 and width % 128 == 0 and data.shape[-1] % 128 == 0
+
+
+_FUSED, _AROUND = " fused", (12, 24)
+"""How rules end of kernels by which cuDNN goes through all steps at once, and what is launched before and after, in
+either pass, in the time of a kernel that does nothing."""
+_FUSED_STRETCH = 12
+"""How many times as long their arithmetic takes."""
+_PASSES = 24
+"""How often a step's state is read or written for all gates, about."""
+_FUSED_WIDTHS = (192, 128)
+"""The widest states that these kernels keep the weights of, in either pass; twice as wide without gates."""
 _RECURRENT_MODES: dict[object, str] = {0: "relu", 1: "tanh", 2: "lstm", 3: "gru"}
-"""cuDNN's: each has kernels of its own, and for float16 some that keep all steps in one."""
+"""cuDNN's: each has kernels of its own."""

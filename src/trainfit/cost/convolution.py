@@ -1,7 +1,11 @@
-"""The rule for convolutions: the products they are, by layout, groups, window and everything else cuDNN chooses by.
+"""The rule for convolutions, pass by pass, by the kind of kernels that run.
 
-In: an `Op`. Out: `Work`s, the most special rule first. A convolution is (images x pixels) x (output channels) x (input
-channels x window). Kernels that change the layout run before and after the product, so traffic adds to arithmetic.
+In: an `Op`. Out: `Work`s of its first pass, the most special rule first (`convolution`), and what it does beside that
+(`others`): the other gradient, the bias, copies of operands that do not lie as the convolution's.
+
+A pass is the result of a plain convolution, the gradient of its input, or that of its weight; a transposed convolution
+is the gradient of an input. Each is (pixels of the smaller images) x (output channels) x (input channels x window).
+Kernels that change the layout run before and after the product, so traffic adds to arithmetic.
 """
 
 from __future__ import annotations
@@ -11,45 +15,57 @@ from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 
+from trainfit.cost.convolution_kernels import (
+    Kernels,
+    Name,
+    Pass,
+    computing_ns,
+    padding_share,
+    total_taps,
+)
 from trainfit.cost.work import (
     VECTOR_BYTES,
-    Parts,
     Work,
     argument,
     base_name,
+    contiguous_stride,
     is_channels_last,
     item_bytes,
     log,
     parts_of,
+    peak_tflops,
     resizable,
     row_alignment,
     tensors_of,
     traffic_bytes,
 )
+from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.hidden.convolution import first_pass
+from trainfit.gpus.hidden.cudnn_kernels import KERNELS, asked, imitated, sum_parts
 from trainfit.records import Op, TensorRef
 
-_BATCH_WEIGHT = 0.5
-"""How far apart two convolutions in groups over as many pixels are of which one has twice the images: cuDNN chooses by
-it."""
-_GROUP_WEIGHT, _GROUPED_CHANNEL_WEIGHT = 2.0, 3.0
-"""The same for twice as many groups, and for twice the channels in them: cuDNN's kernels for groups are for certain
-numbers of both."""
+# How far apart, in doublings, two convolutions are of which one has twice the pixels of a window, windows spread twice
+# as far, channels aligned to twice as much, one more dimension, twice as many groups, twice the images in groups,
+# windows twice as long along one dimension as along another; a type of 16 bits or the other.
+_WINDOW_WEIGHT, _GROUPED_WINDOW_WEIGHT, _DILATION_WEIGHT, _ALIGNMENT_WEIGHT, _DIMS_WEIGHT = 2.0, 1.0, 2.0, 1.0, 2.0
+_GROUP_WEIGHT, _GROUPED_CHANNEL_WEIGHT, _BATCH_WEIGHT, _OBLONG_WEIGHT, _TYPE_WEIGHT = 1.0, 2.0, 0.5, 1.0, 1.0
 _FEW_IMAGES, _FEW_WEIGHT = 4, 2.0
 """Of convolutions in groups cuDNN runs others where there are fewer images, up to ten times as slow."""
-_MOST_IMAGES = 256
-"""More images count as larger ones."""
-_WINDOW_WEIGHT = 2.0
-"""The same for windows of twice as many pixels."""
-_BIAS_WEIGHT = 2.0
-"""How far apart convolutions with a bias and without are: a kernel of its own adds it, or sums its gradient."""
-_CHANNEL_WEIGHT = 1.0
-"""The same for channels aligned to different powers of two: few kernels take any number."""
-_PASS_WEIGHT = 2.0
-"""The same for one gradient and for two."""
-_DIMS_WEIGHT = 2.0
-"""The same for signals, images and volumes."""
-_TOPS = {"plain": (16, 8, 11, 11), "transposed": (16, 8, 11, 11), "depthwise": (17, 9, 12, 0)}
-"""log2 of the most pixels, images and channels that are measured, about."""
+_TOPS = {"plain": (20, 11, 11), "depthwise": (21, 12, 0)}
+"""log2 of the most pixels and channels that are measured, about."""
+_ORDINARY_WINDOW, _SPECIAL_WINDOWS = 49, (1, 3, 5, 7)
+"""Pixels; sides of windows per channel for which cuDNN has kernels that read channels-last."""
+_CHANGES_OF_LAYOUT = 3
+"""Passes over all operands, at the memory's rate, that changing the layouts takes."""
+_PLANNED_FOR = find_gpu("h200")
+"""Other GPUs are taken to choose alike."""
+_MEASURED, _PARTS = "kernels", "parts"
+_DIRECT_NAMES = (
+    "convolve", "dgrad_engine", "wgrad_alg", "dgrad_alg", "dgrad2d_alg", "_direct_", "conv1D", "f32f32_f32f32_f32_nchw",
+)  # fmt: skip
+_WEIGHT_ALONE = (False, True, False)
+_COPIED, _GRADIENT, _BIAS = -1, -2, -3
+"""Storages of what the op makes on the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +75,13 @@ class _Convolution:
     image: TensorRef
     weight: TensorRef
     out: TensorRef
-    is_backward: bool
-    is_transposed: bool
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
     groups: int
-    stride: int
-    """How many pixels of the larger image there are to one of the smaller."""
-    passes: int
-    """Gradients that are computed, of the image and of the weight; 1 in forward."""
+    is_transposed: bool
+    wanted: tuple[bool, ...] | None
+    """Which gradients: of the image, of the weight, of the bias; None forward."""
     has_bias: bool
 
     @staticmethod
@@ -73,120 +89,262 @@ class _Convolution:
         is_backward = base_name(op).endswith("_backward")
         tensors = tensors_of(op.args)
         image, weight, out = (*tensors[1:3], tensors[0]) if is_backward else (*tensors[:2], op.outputs[0])
-        passes, has_bias = 1, len(tensors) > 2
+        wanted, has_bias = None, len(tensors) > 2
         if is_backward:
             mask = argument(op, 10, "output_mask", ())
-            needed = mask if isinstance(mask, tuple) else (True, True, False)
-            passes, has_bias = max(1, sum(value is True for value in needed[:2])), needed[2:] == (True,)
-        first_option = 4 if is_backward else 3
-        stride = argument(op, first_option, "stride", (1,))
-        groups = argument(op, first_option + 5, "groups", 1)
+            wanted = tuple(value is True for value in mask) if isinstance(mask, tuple) else (True, True, False)
+            has_bias = wanted[2]
+        first, dims = 4 if is_backward else 3, len(image.shape) - 2
+        stride, padding, dilation = (_each(argument(op, first + place, "", ()), dims) for place in range(3))
+        groups = argument(op, first + 5, "groups", 1)
         return _Convolution(
-            image,
-            weight,
-            out,
-            is_backward,
-            bool(argument(op, first_option + 3, "transposed", False)),
-            groups if isinstance(groups, int) else 1,
-            prod(value for value in stride if isinstance(value, int)) if isinstance(stride, tuple) else 1,
-            passes,
-            has_bias,
-        )
+            image, weight, out, stride, padding, dilation, groups if isinstance(groups, int) else 1,
+            argument(op, first + 3, "transposed", False) is True, wanted, has_bias,
+        )  # fmt: skip
+
+    @property
+    def images(self) -> tuple[TensorRef, TensorRef]:
+        """The smaller and the larger."""
+        return (self.image, self.out) if self.is_transposed else (self.out, self.image)
+
+    @property
+    def window(self) -> tuple[int, ...]:
+        return self.weight.shape[2:]
 
     @property
     def kind(self) -> str:
-        if self.is_transposed:
-            return "transposed"
+        """Channels come alone, all together or in groups. A transposed one with a window per channel is as groups are:
+        torch has no kernel of its own for it."""
         if self.groups == 1:
             return "plain"
-        return "depthwise" if self.weight.shape[1] == 1 else "grouped"
+        return "depthwise" if self.weight.shape[1] == 1 and not self.is_transposed else "grouped"
 
     @property
-    def is_grouped(self) -> bool:
-        """Whether channels come in groups of several: cuDNN has kernels for these that are ten times as fast, and not
-        for all sizes, so that more may take less."""
-        return self.kind == "grouped"
+    def is_nhwc(self) -> bool:
+        return is_channels_last(self.image) or is_channels_last(self.weight)
+
+    @property
+    def name(self) -> Name:
+        """Of the first pass."""
+        if self.wanted is not None and not self.wanted[0]:
+            return "weight"
+        return "forward" if (self.wanted is None) != self.is_transposed else "input"
 
     @property
     def alignment(self) -> int:
-        """The power of two at which the channels of every pixel start, were they last."""
+        """The power of two at which the channels of every pixel start, were they last; of products each channel's
+        pixels, as they lie."""
+        if self.is_product and not self.is_nhwc:
+            return row_alignment(prod(self.image.shape[2:]), self.image.dtype)
         return min(row_alignment(count, self.image.dtype) for count in (self.image.shape[1], self.out.shape[1]))
 
-    def sizes(self) -> tuple[int, int, int, int]:
-        """Pixels, images, the weight's first and second channels."""
-        pixels = (self.image if self.is_transposed else self.out).shape
-        images = min(pixels[0], _MOST_IMAGES)
-        return prod(pixels) // (pixels[1] * images), images, self.weight.shape[0], self.weight.shape[1]
+    @property
+    def is_product(self) -> bool:
+        """Of matrices, as they lie."""
+        return self.groups == 1 and prod(self.window) == prod(self.stride) == 1
 
-    def parts(self, op: Op) -> Parts:
-        """What is moved, by sizes."""
-        image_axes, out_axes = ((0, 1, 2), (0, 1, 3)) if self.is_transposed else ((0, 1, 3), (0, 1, 2))
+    @property
+    def is_ordinary(self) -> bool:
+        """Products, and images of aligned channels and small windows: for these more does not take less, save where
+        cuDNN says so itself."""
+        is_small = len(self.window) == 2 and prod(self.window) <= _ORDINARY_WINDOW and max(self.dilation) == 1
+        return self.kind == "plain" and ((is_small and self.alignment == VECTOR_BYTES) or self.is_product)
+
+    @property
+    def has_special_kernels(self) -> bool:
+        """Of windows per channel: cuDNN's for small squares, channels-last; in the usual layout of float16 alone, and
+        of signals too."""
+        sides, step = set(self.window), max(self.stride)
+        if max(self.dilation) > 1:
+            return False
+        if self.is_nhwc:
+            return len(sides) == 1 and sides <= set(_SPECIAL_WINDOWS) and step <= 2 and self.groups == self.out.shape[1]
+        if self.image.dtype != "float16" or self.groups < 2 * VECTOR_BYTES:
+            return False
+        is_signal = len(self.window) == 1
+        return step == 1 and (is_signal or (len(sides) == 1 and max(sides) <= 5 and len(self.window) == 2))
+
+    @property
+    def is_torch_s_own(self) -> bool:
+        return self.kind == "depthwise" and not self.is_nhwc and not self.has_special_kernels
+
+    def kernels(self, op: Op) -> Kernels:
         if self.kind == "depthwise":
-            image_axes = out_axes
-        read = [(self.image, image_axes), (self.weight, (2, 3)), *([(self.out, out_axes)] * self.is_backward)]
-        made: list[tuple[TensorRef, tuple[int, ...]]] = [(self.out, out_axes)]
-        if self.is_backward:  # the bias's gradient is not worth counting
-            axes: dict[tuple[int, ...], tuple[int, ...]] = {self.image.shape: image_axes, self.weight.shape: (2, 3)}
-            made = [(tensor, axes.get(tensor.shape, ())) for tensor in op.outputs]
-        biased = [(self.out, out_axes)] * (
-            self.has_bias * (1 if self.is_backward else 2)
-        )  # summed, or read and written
-        return parts_of([*(read * self.passes), *made, *biased], self.sizes())
+            return "own" if self.is_torch_s_own else "direct"
+        if self.is_product or not self.image.numel or not self.out.numel:
+            return "fused"
+        if prod(self.window) == prod(self.stride) == 1:  # products, one for each group
+            return "singly"
+        for known in KERNELS:
+            if (_MEASURED, known) in op.kwargs:
+                return known
+        problem = first_pass(op)
+        return asked(problem, _PLANNED_FOR) or ("fused" if self.is_ordinary else imitated(problem))
+
+    def parts(self, op: Op, kernels: Kernels) -> int | None:
+        """Into which the sum of a weight's gradient is cut, where cuDNN says so or said so when it was measured."""
+        if kernels != "singly" or self.name != "weight":
+            return None
+        known = dict(op.kwargs)
+        if _MEASURED in known:
+            found = known.get(_PARTS)
+            return found if isinstance(found, int) else None
+        return sum_parts(first_pass(op), _PLANNED_FOR)
+
+    def as_pass(self, kernels: Kernels, parts: int | None) -> Pass:
+        small, large = self.images
+        sizes = (large.shape[2:], small.shape[2:], self.window, self.stride, self.padding, self.dilation)
+        pixels = prod(small.shape[2:])
+        return Pass(
+            name=self.name,
+            kernels=kernels,
+            item_bytes=min(max(item_bytes(self.image.dtype), 2), 4),
+            window=prod(self.window),
+            taps=total_taps(sizes) if kernels in ("direct", "own") else 0.0,
+            stride=prod(self.stride),
+            spread=max(prod(large.shape[2:]) / max(pixels, 1), 1 / max(pixels, 1)),
+            groups=self.groups,
+            products=max(small.shape[0], 1) if self.is_product and not self.is_nhwc else 1,
+            images=max(small.shape[0], 1),
+            parts=parts,
+            changes_layout=not self.is_nhwc and not self.is_product,
+        )
 
     def alike(self) -> tuple[float, ...]:
         """The coordinates that are no sizes."""
+        is_grouped = self.kind == "grouped"
+        grouping = batch = 0.0
+        if is_grouped:
+            grouping = _GROUP_WEIGHT * log(self.groups)[0] + _FEW_WEIGHT * (self.out.shape[0] < _FEW_IMAGES)
+            batch = _BATCH_WEIGHT * log(self.out.shape[0])[0]
+        longest, shortest = max(self.window, default=1), min(self.window, default=1)
+        is_oblong = self.kind == "depthwise"
         return (
-            _WINDOW_WEIGHT * log(prod(self.weight.shape[2:]))[0],
-            self._grouping(),
-            0.0 if self.is_transposed else log(self.stride)[0],
-            _PASS_WEIGHT * (self.passes - 1),
-            _BIAS_WEIGHT * self.has_bias,
-            _CHANNEL_WEIGHT * log(self.alignment)[0],
-            _DIMS_WEIGHT * (len(self.image.shape) - 2),
+            (_GROUPED_WINDOW_WEIGHT if is_grouped else _WINDOW_WEIGHT) * log(prod(self.window))[0],
+            grouping,
+            log(prod(self.stride))[0],
+            _DILATION_WEIGHT * log(max(self.dilation, default=1))[0],
+            _ALIGNMENT_WEIGHT * log(self.alignment)[0],
+            _DIMS_WEIGHT * len(self.window),
+            batch,
+            _OBLONG_WEIGHT * log(longest / max(shortest, 1))[0] * is_oblong,
+            _TYPE_WEIGHT * (self.image.dtype == "float16"),
         )
 
-    def _grouping(self) -> float:
-        if not self.is_grouped:
-            return 0.0
-        return _GROUP_WEIGHT * log(self.groups)[0] + _FEW_WEIGHT * (self.out.shape[0] < _FEW_IMAGES)
-
-    def rules(self) -> Iterator[str]:
+    def rules(self, kernels: Kernels) -> Iterator[str]:
         """The most special first."""
-        direction = "backward" if self.is_backward else "forward"
-        half = item_bytes(self.image.dtype) == 2
-        nhwc = is_channels_last(self.image) or is_channels_last(self.weight)  # 1-d ones are made contiguous first
-        layouts = ["nhwc", "nchw"] if nhwc else ["nchw", "nhwc"]
-        if self.is_backward and not nhwc and is_channels_last(self.out):  # patches become tokens, so do their gradients
-            layouts = ["mixed", *layouts]
-        dtypes = [self.image.dtype, "bfloat16" if half else "float32"]
-        if half and self.kind == "plain":  # both 16-bit types run the same kernels
-            dtypes = ["bfloat16"]
-        yield from (f"convolution {direction} {self.kind} {dtype} {layout}" for dtype in dtypes for layout in layouts)
-        if not self.is_grouped:
-            yield from (f"convolution {direction} plain {dtype} nchw" for dtype in dtypes)
+        dtype = "half" if item_bytes(self.image.dtype) == 2 else "fp32"
+        own, other = ("nhwc", "nchw") if self.is_nhwc else ("nchw", "nhwc")
+        name = f"convolution {self.name}"
+        if self.kind == "depthwise":
+            special = "special" if self.has_special_kernels else "any"
+            yield f"{name} depthwise {dtype} {own} {special}"
+            yield f"{name} depthwise {dtype} {own} any"
+        else:
+            if kernels != "fused":
+                yield from (f"{name} {self.kind} {dtype} {layout} {kernels}" for layout in (own, other))
+            yield from (f"{name} {self.kind} {dtype} {layout} fused" for layout in (own, other))
+        yield f"{name} plain {dtype} {own} fused"
 
 
 def convolution(op: Op) -> tuple[Work, ...]:
-    """Forward, or one or both gradients."""
+    """The op's only pass, or its first one."""
     read = _Convolution.of(op)
-    own, parts, alike = read.sizes(), read.parts(op), read.alike()
-    window = prod(read.weight.shape[2:])
-    flops_dtype = "tf32" if read.image.dtype == "float32" else read.image.dtype  # torch lets cuDNN round to TF32
-    channel_weight = _GROUPED_CHANNEL_WEIGHT if read.is_grouped else 1.0
+    kernels = read.kernels(op)
+    one, alike = read.as_pass(kernels, read.parts(op, kernels)), read.alike()
+    small, large = read.images
+    pixels = max(prod(small.shape) // max(small.shape[1], 1), 1)
+    own = (pixels, read.weight.shape[0], read.weight.shape[1])
+    large_axes = (0, 1) if read.kind == "depthwise" else (0, 2)
+    parts = parts_of([(small, (0, 1)), (large, large_axes), (read.weight, (1, 2))], own)
+    has_units = kernels not in ("direct", "own")
+    dtype = "tf32" if read.image.dtype == "float32" else read.image.dtype  # torch lets cuDNN round to TF32
+    flops_dtype = dtype if has_units else "float32"
+    changes = _CHANGES_OF_LAYOUT if has_units and one.changes_layout else 1
+    weight = _GROUPED_CHANNEL_WEIGHT if read.kind == "grouped" else 1.0
 
     def work(rule: str, *sizes: int) -> Work:
-        positions, images, first, second = sizes
-        channels = tuple(channel_weight * value for value in log(first, second))
-        coordinates = (*log(images * positions), *channels, *alike, _BATCH_WEIGHT * log(images)[0])
-        flops, nbytes = 2 * read.passes * prod(sizes) * window, traffic_bytes(parts, sizes)
+        pixels, first, second = sizes
+        flops = 2 * prod(sizes) * one.window
+        ideal_ns = flops / (1e3 * peak_tflops(_PLANNED_FOR, flops_dtype)) if flops else 1.0
+        stretch = computing_ns(one, *sizes) / ideal_ns
+        nbytes = round(traffic_bytes(parts, sizes) * changes * padding_share(one, first, second))
+        coordinates = (*log(pixels), *(weight * value for value in log(first, second)), *alike)
         return Work(
-            rule, coordinates, flops, flops_dtype, nbytes, is_serial=True, num_sizes=3, num_alike=len(alike)
+            rule, coordinates, flops, flops_dtype, nbytes, is_serial=changes > 1 or not has_units, stretch=stretch,
+            num_sizes=3, num_alike=len(alike),
         )  # fmt: skip
 
-    rules = dict.fromkeys(read.rules())
-    if read.is_grouped:
+    rules = dict.fromkeys(read.rules(kernels))
+    if read.kind == "grouped" or not (read.is_ordinary or read.kind == "depthwise"):
         return tuple(replace(work(rule, *own), num_sizes=0) for rule in rules)
     tops: tuple[int, ...] = _TOPS[read.kind]
-    if read.alignment < VECTOR_BYTES:  # as first layers: kernels for other channels say nothing of these
-        tops = (*tops[:2], *((channels - 1).bit_length() for channels in own[2:]))
+    if (
+        read.alignment < VECTOR_BYTES and not read.is_product
+    ):  # as first layers: kernels for other channels say nothing of these
+        tops = (tops[0], *((channels - 1).bit_length() for channels in own[1:]))
     return tuple(resizable(partial(work, rule), own, tops) for rule in rules)
+
+
+def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
+    """The op of a sample, which knows by what kind of kernels it ran: by the name of the longest and their number."""
+    read = _Convolution.of(op)
+    is_by_group = 3 < read.groups <= num_kernels and max(read.image.shape[1], read.out.shape[1]) <= 256 * read.groups
+    kernels: Kernels = "fused"
+    if any(name in kernel for name in _DIRECT_NAMES):
+        kernels = "direct"
+    elif "wo_smem" in kernel:
+        kernels = "loose"
+    elif "cutlass__5x" in kernel or ("xmma" not in kernel and is_by_group):
+        kernels = "singly"
+    elif "xmma" not in kernel:  # what changes the layout took longest
+        kernels = imitated(first_pass(op))
+    return replace(op, kwargs=(*op.kwargs, (_MEASURED, kernels)))
+
+
+def others(op: Op) -> tuple[Op, ...]:
+    """What the op runs beside its first pass, each as an op of its own."""
+    read = _Convolution.of(op)
+    operands = (read.image, read.weight) if read.wanted is None else (read.image, read.weight, read.out)
+    found = [
+        Op("aten.clone.default", op.phase, op.module, (tensor,), (), (agreed,))
+        for tensor in operands
+        if tensor.numel > 1 and (agreed := _agreed(tensor, read)) != tensor
+    ]
+    if read.wanted is not None and all(read.wanted[:2]):
+        image, weight, out = (_agreed(tensor, read) for tensor in (read.image, read.weight, read.out))
+        args = (out, image, weight, None, *op.args[4:10], _WEIGHT_ALONE)
+        found.append(replace(op, args=args, outputs=(replace(weight, storage=_GRADIENT),)))
+    if read.has_bias and not (read.wanted is None and read.is_torch_s_own):
+        found.append(_biased(op, read))
+    return tuple(found)
+
+
+def _agreed(tensor: TensorRef, read: _Convolution) -> TensorRef:
+    """The tensor as it lies when the kernels read it."""
+    stride = contiguous_stride(tensor.shape)
+    if read.is_nhwc:
+        rows, channels, *sides = tensor.shape
+        first, *rest, last = contiguous_stride((rows, *sides, channels))
+        stride = (first, last, *rest)
+    is_so = all(own == to or size == 1 for own, to, size in zip(tensor.stride, stride, tensor.shape, strict=True))
+    return tensor if is_so else replace(tensor, storage=_COPIED, stride=stride)
+
+
+def _biased(op: Op, read: _Convolution) -> Op:
+    """The bias added to the result, or its gradient summed."""
+    channels = read.out.shape[1]
+    out = _agreed(read.out, read)
+    bias = TensorRef(_BIAS, read.out.dtype, (channels,), (1,), 0)
+    if read.wanted is None:
+        ones = (1,) * (len(out.shape) - 2)
+        bias = replace(bias, shape=(1, channels, *ones), stride=(channels, 1, *ones))
+        return Op("aten.add_.Tensor", op.phase, op.module, (out, bias), (), (out,))
+    reduced = (0, *range(2, len(out.shape)))
+    return Op("aten.sum.dim_IntList", op.phase, op.module, (out, reduced), (), (bias,))
+
+
+def _each(setting: object, dims: int) -> tuple[int, ...]:
+    """One number stands for all dimensions."""
+    found = tuple(value for value in setting if isinstance(value, int)) if isinstance(setting, tuple) else ()
+    return found if len(found) > 1 else (found or (1,)) * dims

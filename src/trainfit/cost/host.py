@@ -1,25 +1,22 @@
-"""What the CPU takes to issue a step's ops. In: single ops and small models that were timed. Out: `HostCosts`, and a
-time per op.
+"""What the CPU takes to issue a step's ops. In: ops, and `HostCosts`, which `trainfit.cost.host_fit` makes of what was
+timed. Out: a time per op.
 
 Kinds of ops differ in what they cost: a view is no kernel, a product asks a library for one, attention sets up a lot.
-How much more or less each kind costs than a plain kernel, its weight, follows from single ops that were issued over and
-over, without what it took to launch their further kernels. In a model, between all that its Python does, everything
-costs more. So each op of a step is charged for a few things (`charges`): its weight or a cast, entering a module (the
-Python of the model's own forward), further kernels, recurrent layers and the kernels of their steps, beginning a
-backward pass, checkpointing a region, an optimizer's step and the tensors listed for its multi-tensor kernels, and what
-the CPU did for itself before the op. What each of them costs follows from the times of small models' phases and how
-often they are charged, by least squares: the same charges, so that what is fitted is what is used. A host's speed
-varies within seconds and from process to process, so its spread is part of the costs.
+How much more or less each kind costs than a plain kernel is its weight. In a forward pass the model's own Python is
+around every call; but of the ops that one call issues, or one node of a backward pass, only one has that, or the node,
+around it (`_inner`). So each op of a step is charged for a few things (`charges`): its weight, what is around it, a
+cast, entering a module, further kernels, recurrent layers and the kernels of their steps, beginning a backward pass,
+checkpointing a region, an optimizer's step and the tensors listed for its multi-tensor kernels, and what the CPU did
+for itself before the op.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, TypedDict
+from typing import Any
 
 from trainfit.cost.work import short_name
 from trainfit.records import HostWork, Op, Phase, TensorRef
@@ -27,16 +24,11 @@ from trainfit.records import HostWork, Op, Phase, TensorRef
 _HOOKED = "aten.detach.default"
 """What a hook does to each saved tensor. In a planned block's forward it is not charged: torch's own checkpointing
 spends as much there in hooks that no op shows, and charging it would make the one look slower than the other."""
-_ROUNDS = 2000
-_KNOWN = frozenset({"further_kernel", "wait", "host_op", "host_elements"})
-"""What single ops tell, and least squares do not ask for."""
 
-PLAIN, VIEW, INNER_VIEW, CAST = "plain", "view", "inner view", "_to_copy"
+PLAIN, VIEW, CAST = "plain", "view", "_to_copy"
 BACKWARD_PLAIN, BACKWARD_VIEW, BACKWARD_CAST = "backward plain", "backward view", "backward cast"
 BACKWARD_LEAF = "backward leaf"
 """A gradient that reaches a parameter and becomes its own: torch detaches it."""
-BACKWARD_SUM = "backward sum"
-"""Gradients that the engine adds up, or adds to what a parameter has: a kernel, and no node."""
 OP_KINDS: Mapping[str, tuple[str, ...]] = {
     "product": ("mm", "addmm", "bmm", "baddbmm", "_grouped_mm"),
     "norm": ("native_layer_norm", "native_layer_norm_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
@@ -62,12 +54,12 @@ _KIND_OF = {name: kind for kind, names in OP_KINDS.items() for name in names}
 _RECURRENT = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward"})
 _GROUPS_AT = {"convolution": 8, "convolution_backward": 9}
 """The argument that says how many groups there are."""
-_INNER_VIEWS = frozenset({"t", "detach"})
-"""Views that other ops make on their way: no Python calls them."""
+_SUM = "add"
+"""In a backward pass, gradients that the engine adds up, or adds to what a parameter has: a kernel, and no node."""
 _WITHIN = "within"
 """Transposes for the products of a backward pass, which are part of what those cost."""
 WEIGHED = (
-    VIEW, INNER_VIEW, *OP_KINDS, BACKWARD_VIEW, BACKWARD_CAST, BACKWARD_LEAF, BACKWARD_SUM, *BACKWARD_KINDS.values(),
+    VIEW, *OP_KINDS, BACKWARD_VIEW, BACKWARD_CAST, BACKWARD_LEAF, *BACKWARD_KINDS.values(),
 )  # fmt: skip
 
 Charge = tuple[str, float]
@@ -81,13 +73,19 @@ class HostCosts:
     """Nanoseconds of CPU time per charge."""
 
     forward_ns: int
-    """An op of a forward pass that launches a plain kernel."""
+    """A call in a forward pass: the Python around the ops that it issues."""
     backward_ns: int
+    """A node of a backward pass whose first kernel is a plain one."""
     backward_pass_ns: int
     """Per backward pass, before its first op: autograd's thread wakes up."""
     cast_ns: int
     """A cast in a forward pass: most are autocast's, which no Python calls."""
     module_ns: int
+    inner_ns: int
+    """A plain kernel that a call in a forward pass issues, without the Python around it."""
+    backward_inner_ns: int
+    """One that a node of a backward pass issues beside another, or the engine, which adds gradients up."""
+    inner_view_ns: int
     further_kernel_ns: int
     """A kernel that an op launches after its first: no dispatch, only the launch."""
     recurrent_ns: int
@@ -112,7 +110,8 @@ class HostCosts:
     """1,024 elements that such an op writes."""
     fast_percent: int
     slow_percent: int
-    """Between these percentages of what the costs say lay nine tenths of the models' steps in all processes."""
+    """Between these percentages of what the costs say lay nearly all of the small models' steps, and nine in ten of
+    other models'."""
     weights_percent: Weights
 
     @staticmethod
@@ -132,19 +131,39 @@ def _kind_of(name: str, launches: bool, is_backward: bool) -> str:
     if not is_backward:
         if launches:
             return CAST if short == CAST else _KIND_OF.get(short, PLAIN)
-        return INNER_VIEW if short in _INNER_VIEWS else VIEW
+        return VIEW
     if not launches:
         return {"t": _WITHIN, "detach": BACKWARD_LEAF}.get(short, BACKWARD_VIEW)
     if short == CAST:
         return BACKWARD_CAST
-    kind = BACKWARD_SUM if short == "add" else _KIND_OF.get(short, PLAIN)
+    kind = _KIND_OF.get(short, PLAIN)
     return BACKWARD_KINDS.get(kind, kind)
+
+
+def _inner(ops: Sequence[Op], kernels: Sequence[int]) -> frozenset[int]:
+    """Those beside the one op of a call or a node that has Python or the node around it: its first kernel, or where
+    there is none its first view. Autocast's casts and the engine's sums are none of a call's own."""
+    inner, call = set[int](), list[int]()
+    for index, op in enumerate((*ops, None)):
+        if op is not None and op.continues:
+            call.append(index)
+            continue
+        own = [member for member in call if not _is_aside(ops[member], kernels[member])]
+        main = next((member for member in own if kernels[member]), own[0] if own else None)
+        inner.update(member for member in call if member != main)
+        call = [index]
+    return frozenset(inner)
+
+
+def _is_aside(op: Op, num_kernels: int) -> bool:
+    return num_kernels > 0 and short_name(op.name) == (_SUM if op.phase is Phase.BACKWARD else CAST)
 
 
 def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iterator[tuple[Charge, ...]]:
     """What each op is charged for; `kernels` says how many it launches, 0 for a view."""
     module = ""
     hooks, regions = _checkpointed(ops)
+    inner = _inner(ops, kernels)
     weight_of = {PLAIN: 1.0, _WITHIN: 0.0} | {kind: percent / 100 for kind, percent in weights.items()}
     for index, (op, count) in enumerate(zip(ops, kernels, strict=True)):
         further = ("further_kernel", max(count - 1, 0))
@@ -162,13 +181,26 @@ def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iter
             yield *before, ("recurrent", 1), ("recurrent_kernel", count)
         elif op.phase is Phase.BACKWARD:
             begun = ("backward_pass", int(index == 0 or ops[index - 1].phase is Phase.FORWARD))
-            own = (("hook", 1),) if index in hooks else (("backward", weight_of[kind]), further)
+            charge = _inner_charge(op, count, weight_of) if index in inner else ("backward", weight_of[kind])
+            own = (("hook", 1),) if index in hooks else (charge, further)
             yield *before, begun, *own
         else:
             entered = ("module", int(op.module != module))
-            called = ("cast", 1) if kind == CAST else ("forward", weight_of[kind])
-            yield *before, entered, called, further, *((region, 1) for region in (regions.get(index),) if region)
+            called = ("forward", int(index not in inner))
+            charge = _inner_charge(op, count, weight_of) if index in inner else ("inner", weight_of[kind])
+            begun = (regions.get(index, "checkpoint"), int(index in regions))
+            yield *before, entered, called, charge, further, begun
         module = op.module
+
+
+def _inner_charge(op: Op, num_kernels: int, weight_of: Mapping[str, float]) -> Charge:
+    short = short_name(op.name)
+    if short == CAST and num_kernels and op.phase is not Phase.BACKWARD:
+        return "cast", 1
+    if not num_kernels:
+        return "inner_view", 1
+    kind = "backward_inner" if op.phase is Phase.BACKWARD else "inner"
+    return kind, weight_of[_KIND_OF.get(short, PLAIN)]
 
 
 def _host_work(work: HostWork | None) -> tuple[Charge, ...]:
@@ -268,149 +300,6 @@ def count_charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -
 def timed_with(op: Op) -> str:
     """The part of a step in which the op is timed."""
     return "backward" if op.phase is Phase.RECOMPUTE else op.phase.value
-
-
-SingleTimes = Mapping[str, Sequence[int]]
-"""Nanoseconds of an op of a kind in a process, again and again."""
-PLAIN_KINDS = (PLAIN, "binary", "activation")
-BACKWARD_PLAIN_KINDS = (BACKWARD_PLAIN, "backward activation")
-"""What is called plain are several: with a number, with another tensor, of one tensor."""
-WITH_INNER_VIEWS = "product with views"
-"""Products of a batch with a weight that is transposed: three views of their own making."""
-BACKWARD_PRODUCTS = "backward products"
-"""The gradients of both operands, and transposes for them."""
-ONE_LAUNCH, FOUR_LAUNCHES = "list of one", "list of one large"
-"""Multi-tensor ops on a list of one: a small tensor, and one so large that it takes four kernels."""
-READ = "read"
-"""A value that the CPU asks for when the GPU has nothing else to do."""
-HOST_OP, HOST_OPS_LARGE = "host op", "host ops large"
-"""An op on a tensor of the host, of few elements; four of them on `HOST_ELEMENTS` each."""
-HOST_ELEMENTS = 2**16
-LEAF, LEAF_AGAIN = "leaf", "leaf again"
-"""A plain node and a parameter behind it; and one that has a gradient already."""
-SINGLE_KINDS = (
-    *PLAIN_KINDS, VIEW, WITH_INNER_VIEWS, *OP_KINDS, ONE_LAUNCH, FOUR_LAUNCHES,
-    READ, HOST_OP, HOST_OPS_LARGE,
-    *BACKWARD_PLAIN_KINDS, BACKWARD_VIEW, BACKWARD_CAST, BACKWARD_PRODUCTS, LEAF, LEAF_AGAIN,
-    *(BACKWARD_KINDS[kind] for kind in BACKWARD_KINDS if kind != "product"),
-)  # fmt: skip
-"""All that is timed."""
-
-
-def reduce_weights(processes: Sequence[SingleTimes], kernels: Mapping[str, int]) -> dict[str, int]:
-    """Weights from the times of single ops and how many kernels each launches: of each process by its medians, and of
-    several that timed a kind the median."""
-    found = [_weights(_first_kernels_ns(times_ns, kernels)) for times_ns in processes]
-    return {kind: max(1, round(100 * statistics.median(one[kind] for one in found if kind in one))) for kind in WEIGHED}
-
-
-def _first_kernels_ns(times_ns: SingleTimes, kernels: Mapping[str, int]) -> dict[str, float]:
-    """What an op of each kind takes with one kernel; products of a backward pass are two ops."""
-    median_ns = {kind: statistics.median(ns) for kind, ns in times_ns.items()}
-    further_ns = (median_ns[FOUR_LAUNCHES] - median_ns[ONE_LAUNCH]) / 3
-    usual = {BACKWARD_PRODUCTS: 2, LEAF_AGAIN: 2}
-    return {
-        kind: time_ns - further_ns * max(kernels[kind] - usual.get(kind, 1), 0) for kind, time_ns in median_ns.items()
-    }
-
-
-def _weights(median_ns: Mapping[str, float]) -> dict[str, float]:
-    plain_ns = statistics.mean(median_ns[kind] for kind in PLAIN_KINDS)
-    backward_ns = statistics.mean(median_ns[kind] for kind in BACKWARD_PLAIN_KINDS)
-    costs_ns = dict(median_ns) | {
-        INNER_VIEW: (median_ns[WITH_INNER_VIEWS] - median_ns["product"]) / 3,
-        BACKWARD_LEAF: median_ns[LEAF] - median_ns[BACKWARD_PLAIN],
-        BACKWARD_SUM: median_ns[LEAF_AGAIN] - median_ns[LEAF],
-        BACKWARD_KINDS["product"]: median_ns[BACKWARD_PRODUCTS] / 2,
-    }
-    return {
-        kind: costs_ns[kind] / (backward_ns if kind.startswith("backward") else plain_ns)
-        for kind in WEIGHED
-        if kind in costs_ns
-    }
-
-
-def reduce_known(processes: Sequence[SingleTimes]) -> dict[str, float]:
-    """What single ops alone tell, means over the processes that timed them: a further kernel of an op, around which no
-    Python is that would make it dearer in a model, a value that is read, and ops on tensors of the host."""
-
-    def mean(kind: str) -> float:
-        return statistics.mean(statistics.median(times_ns[kind]) for times_ns in processes if kind in times_ns)
-
-    large_ns = mean(HOST_OPS_LARGE) / 4 - mean(HOST_OP)
-    return {
-        "further_kernel": (mean(FOUR_LAUNCHES) - mean(ONE_LAUNCH)) / 3,
-        "wait": mean(READ),
-        "host_op": mean(HOST_OP),
-        "host_elements": large_ns * 1024 / HOST_ELEMENTS,
-    }
-
-
-class Timing(TypedDict):
-    """A small model, by phase: how often it is charged for what, and the nanoseconds of its steps in each process."""
-
-    charges: Mapping[str, Mapping[str, float]]
-    processes_ns: Sequence[Mapping[str, Sequence[int]]]
-
-
-_Row = tuple[Mapping[str, float], float]
-"""How often a phase is charged for what, and the nanoseconds it took."""
-
-
-def reduce_host(timings: Mapping[str, Timing], weights: Weights, known_ns: Mapping[str, float]) -> dict[str, Any]:
-    """The fields of `HostCosts` from what `trainfit.calibrate.host` timed, the weights by which it was charged, and
-    what single ops tell of costs that small models have few of.
-
-    A phase's usual time is the mean over the processes of each one's median: some are fast and some slow, with little
-    between, and the median of a few would be either. The spread is that of single steps around what costs say that were
-    found from all other models, so it holds both: how far the host strays, and how far costs of some models are from
-    explaining another.
-    """
-    rows: dict[str, list[_Row]] = {}
-    steps: dict[str, tuple[Mapping[str, float], list[int]]] = {}
-    for name, timing in timings.items():
-        counts = timing["charges"]
-        medians = [{part: statistics.median(ns) for part, ns in one.items()} for one in timing["processes_ns"]]
-        rows[name] = [(counts[part], statistics.mean(one[part] for one in medians)) for part in counts]
-        single = [step for one in timing["processes_ns"] for step in zip(*(one[part] for part in counts), strict=True)]
-        steps[name] = _whole(counts), [sum(step) for step in single]
-    start = dict.fromkeys(KINDS, 0.0) | dict(known_ns)
-    costs = _least_squares([row for found in rows.values() for row in found], start, _ROUNDS)
-    spread = []
-    for name, (whole, found_ns) in steps.items():
-        others = [row for other, found in rows.items() if other != name for row in found]
-        without = _least_squares(others, costs, _ROUNDS // 20)
-        usual_ns = sum(without[kind] * count for kind, count in whole.items())
-        spread += [step_ns / usual_ns for step_ns in found_ns]
-    spread.sort()
-    low, high = spread[len(spread) // 20], spread[-1 - len(spread) // 20]
-    return {f"{kind}_ns": round(cost) for kind, cost in costs.items()} | {
-        "fast_percent": round(100 * low),
-        "slow_percent": round(100 * high),
-        "weights_percent": dict(weights),
-    }
-
-
-def _whole(counts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    return {kind: sum(charged.get(kind, 0) for charged in counts.values()) for kind in KINDS}
-
-
-def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int) -> dict[str, float]:
-    """Costs that are not negative, with the smallest sum of squared relative errors, one after the other. What is
-    known, or no row is charged for, stays as it was."""
-    costs = dict(start)
-    shares = [{kind: count / time_ns for kind, count in counts.items()} for counts, time_ns in rows]
-    rest = [1.0 - sum(costs[kind] * part for kind, part in share.items()) for share in shares]
-    for _ in range(rounds):
-        for kind in KINDS:
-            own = [share.get(kind, 0.0) for share in shares]
-            weight = sum(share * share for share in own)
-            if weight and kind not in _KNOWN:
-                change = sum(share * left for share, left in zip(own, rest, strict=True)) / weight
-                change = max(change, -costs[kind])
-                costs[kind] += change
-                rest = [left - change * share for share, left in zip(own, rest, strict=True)]
-    return costs
 
 
 def _is_tensor_list(value: tuple[object, ...]) -> bool:

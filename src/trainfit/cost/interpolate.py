@@ -17,7 +17,10 @@ from typing import Any
 
 import numpy as np
 
-NEIGHBOURS = 12
+_FEW, _MANY = (12, 0.03), (20, 0.3)
+"""How many neighbours there are, and what is added to their spread along each coordinate, in doublings squared, when
+slopes are computed: in tables of few coordinates and of many."""
+_MOST_OF_FEW = 7
 SMOOTH_NEIGHBOURS = 24
 _BOUNDING = 4
 """How many of them bound the ratio: far from all measurements a slope would lead to that of any odd one among more."""
@@ -25,8 +28,6 @@ _POWER = 1.5  # of the squared distance
 _SAME = 1e-4
 _ROUNDED = 0.01
 """By how much a point's coordinates may be off: they are rounded when they are written."""
-_HOLD = 0.03
-"""Added to the neighbours' spread along each coordinate, in doublings squared, when slopes are computed."""
 
 _Array = np.ndarray[Any, np.dtype[np.float64]]
 Places = Sequence[tuple[float, ...]]
@@ -45,6 +46,14 @@ class Table:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_places", np.array([place for place, _ in self.points], dtype=np.float64))
         object.__setattr__(self, "_logs", np.log([ratio for _, ratio in self.points]))
+
+    @property
+    def _neighbours(self) -> int:
+        return (_FEW if self._places.shape[-1] <= _MOST_OF_FEW else _MANY)[0]
+
+    @property
+    def _hold(self) -> float:
+        return (_FEW if self._places.shape[-1] <= _MOST_OF_FEW else _MANY)[1]
 
     def ratio(self, coordinates: tuple[float, ...]) -> float:
         """Measured over ideal time at the coordinates."""
@@ -93,7 +102,7 @@ class Table:
         return np.maximum(distances, 0.0)
 
     def _around(self, at: _Array, distances: _Array) -> list[float]:
-        near, distances = _nearest(distances, NEIGHBOURS)
+        near, distances = _nearest(distances, self._neighbours)
         logs = self._on_planes(at, near, np.maximum(distances, _SAME) ** -_POWER)
         logs = np.where(distances[:, 0] < _SAME, self._logs[near[:, 0]], logs)
         found: list[float] = np.exp(logs).tolist()
@@ -107,7 +116,7 @@ class Table:
         middle = np.einsum("qk,qka->qa", shares, points)
         offsets = points - middle[:, None]
         weighted = shares[..., None] * offsets
-        spread = np.einsum("qka,qkb->qab", weighted, offsets) + _HOLD * np.eye(at.shape[1])
+        spread = np.einsum("qka,qkb->qab", weighted, offsets) + self._hold * np.eye(at.shape[1])
         trend = np.einsum("qka,qk->qa", weighted, values - level[:, None])
         slopes = np.linalg.solve(spread, trend[..., None])[..., 0]
         bounds = values[:, :_BOUNDING]

@@ -8,12 +8,23 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from trainfit.cost.stream import is_dense
-from trainfit.cost.work import Work, argument, base_name, by_bytes, inner_dim, item_bytes, log, tensors_of, total_bytes
+from trainfit.cost.stream import apart_bytes, is_contiguous, pointwise
+from trainfit.cost.work import (
+    Work,
+    argument,
+    base_name,
+    by_bytes,
+    inner_dim,
+    item_bytes,
+    log,
+    tensors_of,
+    total_bytes,
+    touched_bytes,
+)
 from trainfit.records import Op, TensorRef
 
 MOVES = frozenset(
-    """cat stack roll flip repeat index index_select index_put
+    """roll flip repeat index index_select index_put
     sort topk cumsum bincount histc
     nonzero one_hot index_put_impl _index_put_impl unfold_backward argsort unbind_copy
     split_with_sizes_copy _unsafe_index _unsafe_index_put embedding _local_scalar_dense im2col
@@ -23,7 +34,7 @@ SCATTERS = frozenset("gather scatter scatter_add scatter_reduce index_add index_
 SAME_MOVE = {
     "_unsafe_index": "index", "_unsafe_index_put": "index_put", "_index_put_impl": "index_put", "argsort": "sort",
     "histc": "bincount", "im2col": "constant_pad_nd", "col2im": "constant_pad_nd", "nonzero": "cumsum",
-    "split_with_sizes_copy": "stack",
+    "split_with_sizes_copy": "cat whole",
 }  # fmt: skip
 """Ops that launch the same kernel as another, or one of the same kind."""
 
@@ -38,28 +49,40 @@ def move(op: Op) -> tuple[Work, ...]:
     out = outputs[0]
     kind = SAME_MOVE.get(name, name)
     passes = 1
-    if name in ("index", "index_select", "_unsafe_index", "embedding"):  # reads what it returns, and the index
-        nbytes = total_bytes(inputs[1:]) + 2 * total_bytes(outputs)
+    is_masked = kind in ("index", "index_put") and any(tensor.dtype == "bool" for tensor in inputs[1:])
+    if is_masked and kind == "index_put" and sum(tensor.numel for tensor in inputs[2:]) <= 1:  # one value for all
+        return pointwise(replace(op, name="aten.masked_fill_.Scalar", args=tuple(inputs[:2])))
+    if kind in ("index", "index_select", "embedding") and not is_masked:  # what it returns, from memory or the cache
+        nbytes = total_bytes(inputs[1:]) + total_bytes(outputs) + min(total_bytes(outputs), touched_bytes(inputs[0]))
     elif kind == "roll":  # one dimension after the other
         passes = max(len(_integers(op, 1)), 1)
         nbytes = passes * (total_bytes(inputs) + total_bytes(outputs))
     else:
         nbytes = total_bytes(inputs) + total_bytes(outputs)
     coordinates = log(nbytes, nbytes / max(out.numel, 1))
+    if is_masked:
+        rows = " rows" if inputs[1].numel < inputs[0].numel else ""
+        return by_bytes([f"{kind} masked{rows}"], log(nbytes, item_bytes(out.dtype)), nbytes)
     if kind in ("index", "index_select", "embedding"):
         run_bytes = _run_bytes(op, out)
-        if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op):
-            nbytes = max(nbytes, _ROW_BYTES * (total_bytes(outputs) // max(run_bytes, 1)))
-            return by_bytes(["rows gathered"], log(nbytes, item_bytes(out.dtype)), nbytes)
+        if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op) and is_contiguous(inputs[0]):
+            return _gathered(total_bytes(inputs[1:]), out, inputs[0], run_bytes)
         coordinates = (*coordinates, *log(min(run_bytes, _LONG_RUN_BYTES)))
-    rules = [kind]
-    if kind == "cat":
-        rules = [_cat_rule(op, inputs, out), "cat inner", "cat strided"]
-    elif name == "stack":
-        rules = ["cat fine", "stack"] if _is_fine(op, inputs[0]) else ["stack"]
-    elif kind == "index_put":
+    if kind == "index_put":
+        copied = 0 if op.name.split(".")[1].endswith("_") else 2 * touched_bytes(inputs[0])
+        nbytes = sum(2 * tensor.numel * item_bytes(tensor.dtype) for tensor in inputs[1:])
         rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
-    return by_bytes(rules, coordinates, nbytes, kernels=passes)
+        coordinates = log(nbytes + copied, item_bytes(out.dtype), (nbytes + copied) / max(nbytes, 1))
+        return by_bytes(rules, coordinates, nbytes + copied)
+    if kind in _SORTED:  # along memory, or after everything was turned
+        position = argument(op, _SORTED[kind], "dim", -1)
+        is_along = not isinstance(position, int) or position % max(len(out.shape), 1) == len(out.shape) - 1
+        return by_bytes([kind if is_along else f"{kind} across", kind], coordinates, nbytes)
+    return by_bytes([kind], coordinates, nbytes, kernels=passes)
+
+
+_SORTED = {"sort": 1, "topk": 2}
+"""Where the dimension stands."""
 
 
 _LONG_RUN_BYTES = 512
@@ -135,15 +158,67 @@ def _integers(op: Op, position: int) -> tuple[object, ...]:
     return values if isinstance(values, tuple) else ()
 
 
-_FINE_BYTES = 16
-"""Less than a vector: pieces that are put side by side by single elements."""
+JOINS = frozenset({"cat", "stack"})
+_JOINED_DIMS, _JOINED_PIECES = 4, 128
+"""More dimensions are not joined by one kernel, but copied piece by piece, as pieces of several types are; more pieces
+are joined by several kernels."""
+_VECTOR_BYTES, _SECTOR_BYTES = 16, 32
+_PER_PIECE = 6
+"""How many times the result's bytes memory could move while pieces of single elements are written, for each of them."""
 
 
-def _is_fine(op: Op, tensor: TensorRef) -> bool:
-    """Whether joining interleaves very short pieces of the tensor."""
+def join(op: Op) -> tuple[Work, ...]:
+    """Pieces side by side: whole ones, by vectors where every row of each is some of them, by elements otherwise, and
+    by elements whose places are computed where a piece does not lie as it stands."""
+    pieces = _pieces(op)
+    copies = copied_pieces(op)
+    if copies:
+        return pointwise(copies[0])
+    out, dim = op.outputs[0], _joined_dim(op)
+    rows = [prod(piece.shape[dim:]) * item_bytes(piece.dtype) for piece in pieces]
+    if not all(map(is_contiguous, pieces)):
+        kind = "strided"
+    elif dim and max(rows) < _VECTOR_BYTES:
+        kind = "fine"
+    else:
+        kind = "whole" if not dim or all(row % _VECTOR_BYTES == 0 for row in rows) else "odd"
+    nbytes = 2 * touched_bytes(out)
+    if kind == "fine":  # every piece writes to all sectors, of which the rest is read
+        nbytes = touched_bytes(out) * min(_PER_PIECE * len(pieces), 2 * _SECTOR_BYTES // item_bytes(out.dtype))
+    elif kind == "strided":
+        places = (replace(out, shape=piece.shape, stride=_without(out.stride, dim, op)) for piece in pieces)
+        nbytes = max(nbytes, sum(apart_bytes([piece], place) for piece, place in zip(pieces, places, strict=True)))
+    rules = [f"cat {kind}", "cat strided" if kind == "odd" else "cat whole", "cat strided"]
+    return by_bytes(rules, log(nbytes, item_bytes(out.dtype)), nbytes, kernels=-(-len(pieces) // _JOINED_PIECES))
+
+
+def copied_pieces(op: Op) -> tuple[Op, ...]:
+    """The copies of which joining consists where no kernel does it."""
+    pieces, out, dim = _pieces(op), op.outputs[0], _joined_dim(op)
+    is_last = base_name(op) == "stack" and dim == len(out.shape) - 1  # elsewhere what is stacked is joined and reshaped
+    num_dims = len(out.shape) - (base_name(op) == "stack" and not is_last)
+    if num_dims <= _JOINED_DIMS and len({piece.dtype for piece in pieces}) == 1:
+        return ()
+    places = [replace(out, shape=piece.shape, stride=_without(out.stride, dim, op)) for piece in pieces]
+    return tuple(
+        Op("aten.copy_.default", op.phase, op.module, (place, piece), (), (place,))
+        for place, piece in zip(places, pieces, strict=True)
+    )
+
+
+def _without(stride: tuple[int, ...], dim: int, op: Op) -> tuple[int, ...]:
+    """The strides of a piece's place: a stack has a dimension more than its pieces."""
+    return (*stride[:dim], *stride[dim + 1 :]) if base_name(op) == "stack" else stride
+
+
+def _pieces(op: Op) -> list[TensorRef]:
+    """What is joined; what is empty is not looked at."""
+    return [piece for piece in op.input_refs() if piece.numel]
+
+
+def _joined_dim(op: Op) -> int:
     position = argument(op, 1, "dim", 0)
-    dim = position % (len(op.outputs[0].shape)) if isinstance(position, int) else 0
-    return dim > 0 and prod(tensor.shape[dim:]) * item_bytes(tensor.dtype) < _FINE_BYTES
+    return position % len(op.outputs[0].shape) if isinstance(position, int) else 0
 
 
 def scattered(op: Op) -> tuple[Work, ...]:
@@ -151,13 +226,15 @@ def scattered(op: Op) -> tuple[Work, ...]:
 
     A thread per index: what is broadcast is read again, from the cache, which is about twice as fast. What is read or
     written by index counts, not all that could be; what is not written in place is copied first, at another rate, so
-    how much that is of all is a coordinate.
+    how much that is of all is a coordinate. So is how many are added to one element, which wait for each other.
     """
     name = base_name(op)
     tensor, *rest = op.input_refs()
     out = op.outputs[0] if op.outputs else tensor
     position = argument(op, 1, "dim", 0)
     index = next((other for other in rest if other.dtype == "int64"), tensor)
+    if name == "gather" and _names_rows(tensor, index, position):
+        return _gathered(touched_bytes(index), out, tensor, prod(tensor.shape[1:]) * item_bytes(tensor.dtype))
     count = index.numel if len(index.shape) == len(tensor.shape) else _picked(tensor, index, position)
     once = sum(item.numel * item_bytes(item.dtype) for item in rest)
     nbytes = (once + total_bytes(rest)) // 2 + 2 * count * item_bytes(tensor.dtype)
@@ -165,28 +242,43 @@ def scattered(op: Op) -> tuple[Work, ...]:
     if name != "gather" and not op.name.split(".")[1].endswith("_"):
         copied = total_bytes((tensor, out))
     is_inner = isinstance(position, int) and tensor.shape and position % len(tensor.shape) == inner_dim(tensor)
-    coordinates = log((nbytes + copied), nbytes / max(count, 1), (nbytes + copied) / max(nbytes, 1))
+    meeting = count / max(tensor.numel, 1) if name in _ADDING else 1
+    coordinates = log(nbytes + copied, meeting, (nbytes + copied) / max(nbytes, 1))
     place = "inner" if is_inner else "outer"
     kinds = (name, "scatter_add") if name == "scatter_reduce" else (name,)
-    return by_bytes(
-        [f"{kind} {way}" for kind in kinds for way in (place, "outer", "inner")], coordinates, nbytes + copied
+    size = item_bytes(tensor.dtype)
+    sizes = dict.fromkeys((size, 4, 2))
+    rules = [f"{kind} {way} {item}" for kind in kinds for item in sizes for way in (place, "outer", "inner")]
+    return by_bytes(rules, coordinates, nbytes + copied)
+
+
+_ADDING = frozenset("scatter_add scatter_reduce index_add".split())
+
+
+def _names_rows(tensor: TensorRef, index: TensorRef, position: object) -> bool:
+    """Whether an index that is repeated along rows names whole ones, which are then read by vectors."""
+    row_bytes = prod(tensor.shape[1:]) * item_bytes(tensor.dtype)
+    return (
+        position == 0
+        and len(index.shape) > 1
+        and index.shape[1:] == tensor.shape[1:]
+        and not any(index.stride[1:])
+        and row_bytes % _GATHERED_BYTES == 0
+        and is_contiguous(tensor)
     )
+
+
+def _gathered(index_bytes: int, out: TensorRef, table: TensorRef, row_bytes: int) -> tuple[Work, ...]:
+    """Rows that are read by a block of threads each, from memory or the cache."""
+    nbytes = index_bytes + touched_bytes(out) + min(touched_bytes(out), touched_bytes(table))
+    nbytes = max(nbytes, _ROW_BYTES * (touched_bytes(out) // max(row_bytes, 1)))
+    return by_bytes(["rows gathered"], log(nbytes, item_bytes(out.dtype)), nbytes)
 
 
 def _picked(tensor: TensorRef, index: TensorRef, position: object) -> int:
     """How many elements whole rows have, as many as the index names."""
     size = tensor.shape[position % len(tensor.shape)] if isinstance(position, int) and tensor.shape else 1
     return tensor.numel // max(size, 1) * index.numel
-
-
-def _cat_rule(op: Op, inputs: list[TensorRef], out: TensorRef) -> str:
-    """Joined along the slowest dimension pieces stay whole; otherwise rows are interleaved."""
-    if not all(is_dense(tensor) and inner_dim(tensor) == inner_dim(inputs[0]) for tensor in inputs):
-        return "cat strided"
-    position = argument(op, 1, "dim", 0)
-    if any(_is_fine(op, tensor) for tensor in inputs):
-        return "cat fine"
-    return "cat outer" if isinstance(position, int) and position % len(out.shape) == 0 else "cat inner"
 
 
 def embedding_bag(op: Op) -> tuple[Work, ...]:

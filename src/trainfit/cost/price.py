@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainfit.cost import collectives
-from trainfit.cost.classify import ROOFLINE, hidden_copies, is_free, works
+from trainfit.cost.classify import ROOFLINE, hidden_ops, is_free, works
 from trainfit.cost.interpolate import Table
 from trainfit.cost.lattice import rising_ns
 from trainfit.cost.network import Network, network_of
@@ -118,12 +118,19 @@ def _price(op: Op, pricing: Pricing) -> OpCost:
         return OpCost(0, FREE, 0.0, 0)
     tables = pricing.profile.tables
     work, table = _way(op, pricing.profile.gpu, tables)
-    copies = [_price(copy, pricing) for copy in hidden_copies(op)]
-    time_ns = round(_time_ns(op, work, table, pricing)) + sum(copy.time_ns for copy in copies)
-    kernels = _launches(work, tables) + sum(copy.kernels for copy in copies)
+    own_ns = round(_time_ns(op, work, table, pricing))
     overlaps = tables.get(overlap_table(work.rule))
     overlap = overlaps.ratio(work.coordinates) if isinstance(overlaps, Table) else 1.0
-    return OpCost(time_ns, work.rule, work.arithmetic_ns(pricing.gpu), kernels, overlap)
+    hidden = [_price(other, pricing) for other in hidden_ops(op)]
+    time_ns = own_ns + sum(other.time_ns for other in hidden)
+    kernel_ns = own_ns * overlap + sum(other.kernel_ns for other in hidden)
+    return OpCost(
+        time_ns,
+        work.rule,
+        work.arithmetic_ns(pricing.gpu) + sum(other.arithmetic_ns for other in hidden),
+        _launches(work, tables) + sum(other.kernels for other in hidden),
+        kernel_ns / time_ns if time_ns else 1.0,
+    )
 
 
 def _way(op: Op, measured_on: Gpu, tables: Mapping[str, Measured]) -> tuple[Work, Measured]:
@@ -174,8 +181,8 @@ def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
     """How many kernels the op launches, about."""
     if is_free(op, base_name(op)):
         return 0
-    copies = sum(num_kernels(copy, gpu, tables) for copy in hidden_copies(op))
-    return _launches(_way(op, gpu, tables)[0], tables) + copies
+    hidden = sum(num_kernels(other, gpu, tables) for other in hidden_ops(op))
+    return _launches(_way(op, gpu, tables)[0], tables) + hidden
 
 
 def _launches(work: Work, tables: Mapping[str, Measured]) -> int:

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from math import exp, log
 from typing import Any, NamedTuple
 
-from trainfit.cost.classify import ROOFLINE, hidden_copies, works
+import numpy as np
+
+from trainfit.cost import convolution
+from trainfit.cost.classify import ROOFLINE, hidden_ops, works
 from trainfit.cost.described import read_op
 from trainfit.cost.interpolate import Table
+from trainfit.cost.work import Work, base_name
 from trainfit.gpus.catalogue import Gpu
 from trainfit.records import Phase
 
@@ -28,6 +33,8 @@ _NO_OVERLAP = 1.03
 _FEW_LAUNCHES = 2
 """Where no op launches more kernels, the second one (a partial sum's) is not worth a table."""
 
+_ROUNDED = 0.01
+"""By how much coordinates may be off: they are rounded when they are written."""
 _CACHED = 0.25
 """The share of what fetching all operands from memory costs that a step saves, of ops that fit the cache: in steps of
 38 models on the H200 their kernels took 4 to 13% less than cold and 8 to 20% more than warm."""
@@ -49,16 +56,19 @@ class Reduced(NamedTuple):
 def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
     """Tables and lines."""
     found: dict[str, dict[tuple[float, ...], list[_Measured]]] = {}
-    by_bytes, bounded = set(), set()
+    by_bytes: set[str] = set()
+    bounded: dict[str, tuple[int, int]] = {}
     for sample in samples:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
+        if base_name(op).startswith("convolution"):
+            op = convolution.as_measured(op, sample["kernel"], sample["num_kernels"])
         work = next(iter(works(op, gpu.num_sms)), None)
-        if work is None or work.rule == ROOFLINE or hidden_copies(op):  # with copies its time is not its own alone
+        if work is None or work.rule == ROOFLINE or hidden_ops(op):  # its time is not that of its own kernel alone
             continue
         if not sample["num_kernels"]:  # the host's affair
             continue
-        time_ns = sample["cold_ns"] if work.flops else in_a_step_ns(sample["cold_ns"], sample["warm_ns"])
+        time_ns = _time_ns(work, sample["cold_ns"], sample["warm_ns"])
         place = tuple(round(value, 2) for value in work.coordinates)
         overlap = sample["overlap"]
         launches = sample["num_kernels"] if work.kernels == 1 else 1  # a rule that counts them needs no table
@@ -67,7 +77,7 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
         if work.is_by_bytes:
             by_bytes.add(work.rule)
         elif work.num_sizes:
-            bounded.add(work.rule)
+            bounded[work.rule] = (work.num_sizes, work.num_alike)
     found = dict(sorted(found.items()))
     tables: dict[str, Points] = {}
     times_ns: dict[str, list[int]] = {}
@@ -76,9 +86,23 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
         points, taken_ns = _points(rule, found[rule], unbiased)
         tables[rule] = points
         if rule in bounded:
-            times_ns[rule] = taken_ns
+            times_ns[rule] = _no_longer_than_larger(points, taken_ns, *bounded[rule])
     lines = {rule: _lines(points) for rule, points in found.items() if rule in by_bytes}
     return Reduced(tables | _kernels(found), lines, times_ns)
+
+
+def _no_longer_than_larger(points: Points, times_ns: list[int], num_sizes: int, num_alike: int) -> list[int]:
+    """The times, each no longer than those of what is larger in every size and alike: by these others are bounded, and
+    what is slow for its size, as sizes are for which a library has a bad kernel, bounds nothing."""
+    places = np.array([point[: num_sizes + num_alike] for point in points], dtype=np.float64)
+    measured = np.array(times_ns)
+    found = []
+    for place in places:
+        excess = places - place
+        is_larger = (excess[:, :num_sizes] >= -_ROUNDED).all(axis=1)
+        is_alike = (np.abs(excess[:, num_sizes:]) <= _ROUNDED).all(axis=1)
+        found.append(int(measured[is_larger & is_alike].min()))
+    return found
 
 
 def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -> dict[str, Points]:
@@ -96,17 +120,24 @@ def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -
     return tables
 
 
+_LEAST_RISE = 0.3
+"""Of what the ideal rises by, more bytes take at least so much longer: an op of which they did not would get faster
+with them on a GPU whose cache is smaller."""
+
+
 def _lines(found: Mapping[tuple[float, ...], list[_Measured]]) -> Points:
-    """Times along each line made to rise: where more bytes were measured to take less time, all take the mean."""
-    lines: dict[tuple[float, ...], list[tuple[float, float]]] = {}
+    """Times along each line made to rise: where more bytes were measured to take less time, all take their mean, by
+    their logarithms, so that one that is slow for other reasons does not count for more."""
+    lines: dict[tuple[float, ...], list[tuple[float, float, float]]] = {}
     for (size, *others), runs in sorted(found.items()):
-        time_ns = sorted(runs)[len(runs) // 2].time_ns
-        if time_ns > 0:
-            lines.setdefault(tuple(others), []).append((size, time_ns))
+        run = sorted(runs)[len(runs) // 2]
+        if run.time_ns > 0:
+            least = _LEAST_RISE * log(run.ideal_ns)
+            lines.setdefault(tuple(others), []).append((size, least, log(run.time_ns) - least))
     return [
-        [_short(size), *map(_short, others), round(time_ns)]
+        [_short(size), *map(_short, others), round(exp(least + above))]
         for others, line in lines.items()
-        for (size, _), time_ns in zip(line, never_falling([time_ns for _, time_ns in line]), strict=True)
+        for (size, least, _), above in zip(line, never_falling([above for _, _, above in line]), strict=True)
     ]
 
 
@@ -118,6 +149,13 @@ def overlap_table(rule: str) -> str:
 def launch_table(rule: str) -> str:
     """The table that says how many kernels such an op launches."""
     return f"{rule} launches"
+
+
+def _time_ns(work: Work, cold_ns: float, warm_ns: float) -> float:
+    """What an op takes in a step."""
+    if work.flops:
+        return cold_ns
+    return warm_ns if work.waits else in_a_step_ns(cold_ns, warm_ns)
 
 
 def in_a_step_ns(cold_ns: float, warm_ns: float) -> float:

@@ -16,6 +16,7 @@ from trainfit.cost.work import (
     argument,
     base_name,
     by_bytes,
+    contiguous_stride,
     inner_dim,
     is_channels_last,
     item_bytes,
@@ -30,15 +31,6 @@ from trainfit.cost.work import (
 )
 from trainfit.records import Op, TensorRef
 
-REDUCTIONS = frozenset(
-    "sum mean amax amin max min var var_mean std std_mean argmax argmin any all linalg_vector_norm norm prod logsumexp "
-    "count_nonzero nansum".split()
-)
-SAME_REDUCTION = {
-    "std": "var", "std_mean": "var_mean", "amin": "amax", "min": "max", "argmin": "argmax",
-    "norm": "linalg_vector_norm", "nansum": "sum",
-}  # fmt: skip
-"""Reductions that run the kernels of another, or as fast ones."""
 SOFTMAXES = frozenset("_softmax _log_softmax _safe_softmax _softmax_backward_data _log_softmax_backward_data".split())
 ROW_NORMS = frozenset("native_layer_norm native_layer_norm_backward _fused_rms_norm _fused_rms_norm_backward".split())
 IMAGE_NORMS = frozenset(
@@ -73,113 +65,45 @@ def _whole_bytes(op: Op, numel: int) -> int:
     return total_bytes(tensor for tensor in (*op.input_refs(), *op.outputs) if tensor.numel == numel)
 
 
-def reduction(op: Op) -> tuple[Work, ...]:
-    """Sums, means, extremes and norms: along memory (inner), across it (outer), or across it to results that lie
-    otherwise than what is left of the operand (turned); to many results or few."""
-    (tensor, *others) = op.input_refs()
-    out = op.outputs[0] if op.outputs else tensor
-    kept = max(out.numel, 1)
-    inner = inner_dim(tensor)
-    left = [dim for dim in range(len(tensor.shape)) if dim not in _reduced_dims(op, tensor) and tensor.shape[dim] > 1]
-    is_inner = inner is None or inner not in left
-    run = 1 if is_inner or inner is None else tensor.shape[inner]
-    own = (max(kept // run, 1), max(tensor.numel // kept, 1), run)
-    read = [(operand, (0, 1, 2)) for operand in (tensor, *others)]
-    parts = parts_of([*read, *((found, (0, 2)) for found in op.outputs)], own)
-
-    def work(rule: str, *sizes: int) -> Work:
-        outer, reduced, run = sizes
-        coordinates = log(reduced, outer * run, run)
-        return Work(rule, coordinates, 0, "", traffic_bytes(parts, sizes), num_sizes=3)
-
-    name, size = SAME_REDUCTION.get(base_name(op), base_name(op)), item_bytes(tensor.dtype)
-    direction = "inner" if is_inner else "outer"
-    names = [name, "sum"]
-    if is_inner and name in ("mean", "linalg_vector_norm"):  # rows are summed up as fast
-        names = ["sum"]
-    rules = [f"{rule} {direction} {size}" for rule in names] + [f"sum {direction} {other}" for other in (4, 2)]
-    if not is_inner and left[-1] != inner:
-        rules = [rule.replace(direction, "turned") for rule in rules] + rules
-    return tuple(resizable(partial(work, rule), own, (22, 18, 0 if is_inner else 14)) for rule in dict.fromkeys(rules))
+_ROWS_PER_PROCESSOR = 8
+"""Rows at a time that it takes to keep memory busy, a block of threads for each."""
+_ROW_VECTOR = 4
+"""Elements that a thread reads at once, if a row has no rest."""
 
 
-def _reduced_dims(op: Op, tensor: TensorRef) -> set[int]:
-    """All of them where the op says none, and where one number comes out."""
-    everything = set(range(len(tensor.shape)))
-    out = op.outputs[0] if op.outputs else None
-    if out is None or out.numel <= 1:
-        return everything
-    for value in op.args[1:]:
-        if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
-            return {item % len(tensor.shape) for item in value if isinstance(item, int)} or everything
-        if isinstance(value, int) and not isinstance(value, bool):
-            return {value % len(tensor.shape)}
-    return everything
+def row_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """Layer and RMS norm: a block of threads per row, and in backward a sum down the columns for the weight.
 
-
-RUNNING = frozenset("cumsum cumprod logcumsumexp cummax cummin".split())
-
-
-def running(op: Op) -> tuple[Work, ...]:
-    """Sums and the like so far: along memory a block of threads has some rows, across it a thread has a column, so it
-    is how many there are and how long that count."""
-    tensor = next(op.input_refs())
-    position = argument(op, 1, "dim", -1)
-    dim = position % max(len(tensor.shape), 1) if isinstance(position, int) and tensor.shape else 0
-    length = max(tensor.shape[dim], 1) if tensor.shape else 1
-    place = "inner" if inner_dim(tensor) in (dim, None) else "outer"
-    rules = [f"{name} {place}" for name in dict.fromkeys((base_name(op), "cumsum"))]
-    return _by_sizes(rules, _whole_bytes(op, tensor.numel), max(tensor.numel // length, 1), length)
-
-
-def softmax(op: Op) -> tuple[Work, ...]:
-    inputs = list(op.input_refs())
-    tensor = inputs[0]
-    position = 2 if base_name(op).endswith("_backward_data") else 1
-    dim = argument(op, position, "dim", -1)
-    dim = dim % len(tensor.shape) if isinstance(dim, int) and tensor.shape else 0
-    columns = tensor.shape[dim] if tensor.shape else 1
-    rows = tensor.numel // max(columns, 1)
-    # The kernel reads a contiguous tensor; one that lies otherwise is copied first (see hidden_copies).
-    direction = "rows" if prod(tensor.shape[dim + 1 :]) == 1 else "outer"
-    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    size = item_bytes(tensor.dtype)
-    name = base_name(op)
-    rules = [f"{name} {direction} {size}", f"{name} {direction} 4", f"{name} rows {size}"]
-    if op.outputs[0].dtype != tensor.dtype:  # widened on the way
-        rules = [f"{name} {direction} {size} widened", *rules]
-    return _by_sizes(rules, nbytes, rows, columns)
-
-
-def row_norm(op: Op) -> tuple[Work, ...]:
-    """Layer and RMS norm: a block of threads per row, and in backward a sum down the columns for the weight."""
+    The bytes of rows that are missing to keep memory busy take as long; rows that are not whole vectors have other
+    kernels.
+    """
     inputs = list(op.input_refs())
     tensor = inputs[0]
     name = base_name(op)
     normalized = argument(op, 2 if name.endswith("_backward") else 1, "normalized_shape", ())
     columns = prod(item for item in normalized if isinstance(item, int)) if isinstance(normalized, tuple) else 1
-    rows = tensor.numel // max(columns, 1)
-    nbytes = _whole_bytes(op, rows * columns)
+    own = (tensor.numel // max(columns, 1), columns)
+    nbytes, size = _whole_bytes(op, prod(own)), item_bytes(tensor.dtype)
+    kind = ""
     if name.endswith("_backward") and not any(_wanted(op)[1:]):
-        return _frozen_norm(op, name, rows, columns)
-    if name.endswith("_backward") and rows > _TALL_ROWS and columns <= _TALL_MAX_COLUMNS:
-        name += " tall"
-    return _by_sizes([f"{name} {size}" for size in (item_bytes(tensor.dtype), 2, 4)], nbytes, rows, columns)
+        kind = " frozen"
+    elif name.endswith("_backward") and own[0] > _TALL_ROWS and columns <= _TALL_MAX_COLUMNS:
+        kind = " tall"
+    rules = [f"{name}{kind} {item}" for item in (size, 2, 4)]
+    if columns % _ROW_VECTOR:
+        rules = [f"{name}{kind} odd {item}" for item in (size, 2, 4)] + rules
+
+    def work(rule: str, rows: int, columns: int) -> Work:
+        seen = resized(nbytes, (max(rows, _ROWS_PER_PROCESSOR * num_sms), columns), own)
+        return Work(rule, log(rows, columns), 0, "", seen, num_sizes=2)
+
+    return tuple(resizable(partial(work, rule), own, (20, 23)) for rule in dict.fromkeys(rules))
 
 
 def _wanted(op: Op) -> tuple[object, ...]:
     """Which gradients a norm's backward pass is asked for: of its input, its weight, its bias."""
     flags = [value for value in op.args if isinstance(value, tuple) and value and isinstance(value[0], bool)]
     return flags[-1] if flags else (True, True)
-
-
-def _frozen_norm(op: Op, name: str, rows: int, columns: int) -> tuple[Work, ...]:
-    """No sum down the columns: about what any op over as many bytes takes."""
-    inputs = list(op.input_refs())
-    nbytes = _whole_bytes(op, rows * columns)
-    rules = [f"{name} frozen {size}" for size in (item_bytes(inputs[0].dtype), 2, 4)]
-    plain = by_bytes(["pointwise contiguous"], (*log(nbytes, 3 * item_bytes(inputs[0].dtype)), 1.0), nbytes)
-    return (*_by_sizes(rules, nbytes, rows, columns), *plain)
 
 
 _BLOCKS_PER_PROCESSOR = 4
@@ -192,6 +116,11 @@ _AGAIN = " again"
 _READ_ONCE_BYTES = 128 * 1024
 """Of a channel cuDNN keeps so much on a processor; of longer ones everything is read again, by kernels of which one
 block to a processor takes as long as one and a half."""
+
+
+def _lies_in_order(tensor: TensorRef) -> bool:
+    steps = zip(tensor.shape, tensor.stride, contiguous_stride(tensor.shape), strict=True)
+    return all(stride == step for size, stride, step in steps if size > 1)
 
 
 def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
@@ -207,18 +136,29 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
     pixels = tensor.numel // max(channels * batch, 1)
     name = SAME_IMAGE_NORM.get(base_name(op), base_name(op))
     nbytes = _whole_bytes(op, tensor.numel)
-    layout = "nhwc" if is_channels_last(tensor) or len(tensor.shape) == 2 else "nchw"
+    is_last = is_channels_last(tensor) or len(tensor.shape) == 2
+    layout = "nhwc" if is_last and "batch" in name else "nchw"
+    if layout == "nchw" and not _lies_in_order(tensor):
+        layout = "strided"
     other = name.replace("cudnn", "native") if "cudnn" in name else name.replace("native_batch", "cudnn_batch")
     size = item_bytes(tensor.dtype)
-    rules = [f"{name} {layout} {size}", f"{other} {layout} {size}"]
-    rules += [f"{name} {layout} {item}" for item in (2, 4)] + [f"{other} {layout} {item}" for item in (2, 4)]
+    rules = [
+        f"{kernels} {order} {item}"
+        for order in dict.fromkeys((layout, "nchw" if layout == "strided" else layout))
+        for item in (size, 2, 4)
+        for kernels in (name, other)
+    ]
     channel_bytes = batch * pixels * size * (2 if name.endswith("backward") else 1)
     if layout == "nchw" and channel_bytes > _READ_ONCE_BYTES - (size == 4):
         rules = [f"{rule}{_AGAIN}" if rule.startswith("cudnn") else rule for rule in rules] + rules
     if "batch" not in name:
         return _group_norm(op, rules, nbytes, batch, num_sms)
+    fixed: tuple[Work, ...] = ()
+    if argument(op, 7 if name.endswith("backward") else 5, "training", True) is False:  # statistics are not computed
+        kinds = [f"{name} fixed {order} {item}" for item in (size, 2, 4) for order in (layout, "nchw")]
+        fixed = _by_sizes(kinds, nbytes, channels, batch * pixels)
     if layout == "nhwc":
-        return _by_sizes(rules, nbytes, channels, batch * pixels)
+        return (*fixed, *_by_sizes(rules, nbytes, channels, batch * pixels))
     own = (channels, batch, pixels)
 
     def work(rule: str, channels: int, batch: int, pixels: int) -> Work:
@@ -227,22 +167,7 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
         coordinates = (*log(channels, batch * pixels), _PIXELS_WEIGHT * log2(pixels))
         return Work(rule, coordinates, 0, "", seen, num_sizes=2)
 
-    return tuple(resizable(partial(work, rule), own, (12, 10, 17)) for rule in dict.fromkeys(rules))
-
-
-SMOOTH_RESIZES = frozenset("upsample_linear1d upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d".split())
-
-
-def smoothly_resized(op: Op) -> tuple[Work, ...]:
-    """A thread has one pixel of the result and goes through all images and channels: it is these that take time where
-    there are few pixels. No rule where channels come last."""
-    tensor, out = next(op.input_refs()), op.outputs[0]
-    if is_channels_last(tensor) or tensor.shape == out.shape:
-        return ()
-    planes = prod(out.shape[:2])
-    nbytes = total_bytes((tensor, out))
-    rules = [f"{base_name(op)} planes {size}" for size in (item_bytes(out.dtype), 4, 2)]
-    return _by_sizes(rules, nbytes, planes, out.numel // max(planes, 1))
+    return (*fixed, *(resizable(partial(work, rule), own, (12, 10, 17)) for rule in dict.fromkeys(rules)))
 
 
 def factored(op: Op) -> tuple[Work, ...]:
@@ -254,17 +179,21 @@ def factored(op: Op) -> tuple[Work, ...]:
 
 
 def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int) -> tuple[Work, ...]:
-    """A block of threads has a group of channels of one image: the bytes of those that are missing take as long."""
-    groups = argument(op, 8 if base_name(op).endswith("_backward") else 6, "group", 1)
-    rows = max(batch * (groups if isinstance(groups, int) else 1), 1)
-    whole = max(tensor.numel for tensor in op.input_refs())
-    own = (rows, max(whole // rows, 1))
+    """A block of threads has a group of channels of one image, in the backward pass one channel: the bytes of those
+    that are missing take as long."""
+    tensor = max(op.input_refs(), key=lambda candidate: candidate.numel)
+    if base_name(op).endswith("_backward"):
+        parts: object = tensor.shape[1] if len(tensor.shape) > 1 else 1
+    else:
+        parts = argument(op, 6, "group", 1)
+    rows = max(batch * (parts if isinstance(parts, int) else 1), 1)
+    own = (rows, max(tensor.numel // rows, 1))
 
     def work(rule: str, rows: int, length: int) -> Work:
         seen = resized(nbytes, (max(rows, _BLOCKS_PER_PROCESSOR * num_sms), length), own)
         return Work(rule, log(rows, length), 0, "", seen, num_sizes=2)
 
-    return tuple(resizable(partial(work, rule), own, (13, 22)) for rule in dict.fromkeys(rules))
+    return tuple(resizable(partial(work, rule), own, (17, 22)) for rule in dict.fromkeys(rules))
 
 
 def transform(op: Op) -> tuple[Work, ...]:
@@ -276,19 +205,43 @@ def transform(op: Op) -> tuple[Work, ...]:
     place = "inner" if inner_dim(tensor) in found else "outer"
     nbytes = total_bytes(op.input_refs()) + total_bytes(op.outputs)
     rules = [f"{base_name(op)} {len(found)} {place}", f"{base_name(op)} 1 {place}", f"{base_name(op)} 1 inner"]
-    return _by_sizes(rules, nbytes, max(tensor.numel // max(length, 1), 1), max(length, 1))
+    if any(_is_rough(max(one.shape[dim] for one in (tensor, *op.outputs))) for dim in found):
+        rules = [f"{rule} rough" for rule in rules] + rules
+    coordinates = log(tensor.numel / max(length, 1), length)
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
+
+
+_FAST_FACTORS = (2, 3, 5, 7)
+
+
+def _is_rough(length: int) -> bool:
+    """Whether a transform so long is no product of small numbers, and is computed as a longer convolution."""
+    for factor in _FAST_FACTORS:
+        while length % factor == 0 and length > 1:
+            length //= factor
+    return length > 1
 
 
 def weight_norm(op: Op) -> tuple[Work, ...]:
-    """A block of threads per length that is normalized: the time is that of the elements behind one length."""
+    """A block of threads per length of the first dimension; of the last, the time is that of the elements behind one
+    length, one after the other."""
     tensors = tensors_of(op.args)
-    elements = tensors[0].numel // max(min(tensor.numel for tensor in tensors), 1)
-    return _by_sizes([base_name(op)], elements * item_bytes(tensors[0].dtype), elements)
+    lengths = max(min(tensor.numel for tensor in tensors), 1)
+    elements, name = tensors[0].numel // lengths, base_name(op)
+    if tensors[0].shape[0] != lengths:
+        return _by_sizes([name], elements * item_bytes(tensors[0].dtype), elements)
+    nbytes, size = total_bytes(tensors) + total_bytes(op.outputs), item_bytes(tensors[0].dtype)
+    plain = by_bytes(["pointwise contiguous"], (*log(nbytes, 3 * size), 1.0), nbytes)
+    return (*_by_sizes([f"{name} first {size}", f"{name} first 4"], nbytes, lengths, elements), *plain)
 
 
 _FEW_LOOKUPS, _LOOKUP_BYTES = 3072, 160_000
 """Up to so many are not sorted, but gone through one after the other; what memory could move during one of them. To
 sort more takes about as long as to go through so many."""
+
+
+_LARGEST_OF_BAG = 2
+"""How a bag's rows become one: their sum, their mean, or the largest of each column, whose gradient is not sorted."""
 
 
 def embedding_backward(op: Op) -> tuple[Work, ...]:
@@ -303,36 +256,51 @@ def embedding_backward(op: Op) -> tuple[Work, ...]:
         nbytes = traffic_bytes(parts, sizes) + _LOOKUP_BYTES * min(sizes[0], _FEW_LOOKUPS)
         return Work(rule, log(*sizes), 0, "", nbytes, num_sizes=3)
 
-    rules = dict.fromkeys((base_name(op), "embedding_dense_backward"))
-    return tuple(resizable(partial(work, rule), own, (20, 20, 13)) for rule in rules)
+    is_largest = base_name(op) == "_embedding_bag_backward" and argument(op, 8, "mode", 0) == _LARGEST_OF_BAG
+    rules = dict.fromkeys(
+        (base_name(op) + (" largest" if is_largest else ""), base_name(op), "embedding_dense_backward")
+    )
+    return tuple(resizable(partial(work, rule), own, (20, 20, 15)) for rule in rules)
+
+
+_SORT_BYTES, _REPEAT_BYTES, _VISIT_BYTES = 60_000_000, 1_200_000, 800
+"""What memory could move while the kernels run that sort indices, were there ever so few; while a row is added to one
+to which others were added before it: those come one after the other, and rows are taken to come equally often; and
+while a row is added behind other dimensions, were it ever so short."""
 
 
 def accumulated(op: Op) -> tuple[Work, ...]:
     """Rows added up by index, sorted first: as the gradient of a lookup; no rule where nothing is added up.
 
     Behind dimensions that are not indexed the sorted rows are gone through once for each of those, a block of threads
-    for a few of them however short they are.
+    for a few of them however short they are. What is not written in place is copied first.
     """
     indices, values = argument(op, 1, "indices", ()), argument(op, 2, "values", None)
     if argument(op, 3, "accumulate", False) is not True or not isinstance(values, TensorRef) or not values.numel:
         return ()
-    out = op.outputs[0] if op.outputs else next(op.input_refs())
-    before, lookups = _indexed(indices if isinstance(indices, tuple) else (), out)
+    tensor = next(op.input_refs())
+    before, lookups = _indexed(indices if isinstance(indices, tuple) else (), tensor)
     width = max(values.numel // max(before * lookups, 1), 1)
+    rows = max(tensor.numel // max(before * width, 1), 1)
+    is_in_place = op.name.split(".")[1].endswith("_")
+    copied = 0 if is_in_place else 2 * touched_bytes(tensor)
     found = tensors_of(indices) if isinstance(indices, tuple) else []
 
     def work(rule: str, own: tuple[int, ...], axes: tuple[tuple[int, ...], ...]) -> Work:
-        parts = parts_of([*zip((values, out), axes[:2], strict=True), *((index, axes[2]) for index in found)], own)
+        parts = parts_of([(values, axes[0]), *((index, axes[1]) for index in found)], own)
 
         def make(*sizes: int) -> Work:
-            return Work(rule, log(*sizes), 0, "", traffic_bytes(parts, sizes), num_sizes=3)
+            visits = prod(sizes[:-1]) if before > 1 else 0
+            added = _SORT_BYTES + 2 * traffic_bytes(parts, sizes) + round(_REPEAT_BYTES * sizes[0] / rows)
+            added += _VISIT_BYTES * visits
+            return Work(rule, (*log(*sizes), *log((added + copied) / added)), 0, "", added + copied)
 
-        return resizable(make, own, (20, 20, 13))
+        return resizable(make, own, (20, 20, 13)[: len(own)])
 
-    rows = work("index_put accumulated", (before * lookups, max(out.numel // width, 1), width), ((0, 2), (1, 2), (0,)))
+    together = work("index_put accumulated", (before * lookups, width), ((0, 1), (0,)))
     if before == 1:
-        return (rows,)
-    return work("index_put behind", (lookups, before, width), ((0, 1, 2), (1, 2), (0,))), rows
+        return (together,)
+    return work("index_put behind", (lookups, before, width), ((0, 1, 2), (0,))), together
 
 
 def _indexed(indices: tuple[object, ...], out: TensorRef) -> tuple[int, int]:
@@ -348,15 +316,19 @@ def _indexed(indices: tuple[object, ...], out: TensorRef) -> tuple[int, int]:
 
 
 def nll_loss(op: Op) -> tuple[Work, ...]:
-    """The forward pass reads one element per row; the backward pass fills the gradient with zeros and one per row."""
+    """The forward pass reads one element per row, and one block adds them up, or none does; the backward pass fills the
+    gradient with zeros and one per row."""
     name = base_name(op)
-    log_probabilities = tensors_of(op.args)[1 if name.endswith("backward") else 0]
+    is_backward = name.endswith("backward")
+    log_probabilities = tensors_of(op.args)[1 if is_backward else 0]
     classes = log_probabilities.shape[-1 if len(log_probabilities.shape) < 3 else 1]
     rows = log_probabilities.numel // max(classes, 1)
-    if name.endswith("backward"):
-        return _by_sizes([name], touched_bytes(log_probabilities), rows, classes)
+    is_each = argument(op, 4 if is_backward else 3, "reduction", 1) == 0
+    rules = [f"{name} each", name] if is_each else [name]
+    if is_backward:
+        return _by_sizes(rules, touched_bytes(log_probabilities), rows, classes)
 
-    def forward(rows: int, classes: int) -> Work:
-        return Work(name, log(rows, classes), 0, "", 32 * rows, num_sizes=2)
+    def forward(rule: str, rows: int, classes: int) -> Work:
+        return Work(rule, log(rows, classes), 0, "", 32 * rows, num_sizes=2)
 
-    return (resizable(forward, (rows, classes), _TOPS[:2]),)
+    return tuple(resizable(partial(forward, rule), (rows, classes), _TOPS[:2]) for rule in rules)

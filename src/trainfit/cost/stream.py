@@ -8,15 +8,13 @@ coordinates: a kernel that must compute an offset for every element is bound by 
 from __future__ import annotations
 
 import itertools
-from math import log2, prod
+from math import prod
 
 from trainfit.cost.work import (
     Work,
-    argument,
     base_name,
     by_bytes,
     inner_dim,
-    is_channels_last,
     item_bytes,
     log,
     tensors_of,
@@ -66,17 +64,6 @@ LOSSES = frozenset("mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft
 """Of every element, or their sum."""
 _SECTOR_BYTES = 32
 """What is read from memory at once."""
-POOLS = frozenset(
-    """max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward upsample_nearest2d
-    upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward _adaptive_avg_pool2d
-    _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward upsample_bicubic2d
-    upsample_bicubic2d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d
-    _upsample_nearest_exact2d_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d
-    avg_pool3d_backward upsample_nearest1d upsample_nearest1d_backward upsample_linear1d upsample_linear1d_backward
-    upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward""".split()
-)
-SAME_POOL = {"_upsample_nearest_exact2d": "upsample_nearest2d"}
-"""Resizing that runs the kernels of another."""
 
 
 def pointwise(op: Op) -> tuple[Work, ...]:
@@ -99,16 +86,27 @@ def pointwise(op: Op) -> tuple[Work, ...]:
         kind = "pointwise"
     else:
         kind = name
-    layout, spread = _layout(inputs, out, name in _ARITHMETIC)
-    nbytes = round(sum(map(_fetched_bytes, (*inputs, *outputs))) * 2 ** (_SPREAD_COST * spread))
+    layout = _layout(inputs, out, name in _ARITHMETIC)
+    nbytes = sum(map(_fetched_bytes, (*inputs, *outputs)))
+    if layout.startswith("transposed"):
+        nbytes = max(nbytes, apart_bytes(inputs, out))
     whole = [tensor for tensor in (*inputs, *outputs) if tensor.numel == out.numel and 0 not in tensor.stride]
     element_bytes = sum(item_bytes(tensor.dtype) for tensor in whole)  # what is broadcast comes from the cache
-    coordinates = (*log(nbytes, element_bytes), _offset_dims([*inputs, out]))
+    dims = 2.0 if layout.startswith("transposed") else _offset_dims([*inputs, out])  # there it is the cache that counts
+    coordinates = (*log(nbytes, element_bytes), dims)
     plain_layout = layout.removesuffix(" mixed")
     layouts = (layout, plain_layout, plain_layout.split()[0], "contiguous")
     kinds = (kind, *_nearest(kind), "pointwise", "copy")
     rules = [f"{one} {order}" for order in layouts for one in kinds]
     return by_bytes(rules, coordinates, nbytes)
+
+
+def loss(op: Op) -> tuple[Work, ...]:
+    """Of every element, or their sum, for which all of them are written first."""
+    if op.outputs[0].numel > 1:
+        return pointwise(op)
+    nbytes, size = total_bytes(op.input_refs()), item_bytes(op.outputs[0].dtype)
+    return by_bytes([f"{base_name(op)} summed", "mse_loss summed"], log(nbytes, size), nbytes)
 
 
 def _fetched_bytes(tensor: TensorRef) -> int:
@@ -124,24 +122,73 @@ def _nearest(kind: str) -> tuple[str, ...]:
     return (nearest, *_nearest(nearest)) if nearest else ()
 
 
-_LINE, _ROWS = 32, (32, 256)
-"""Elements so far apart share no line of the cache; rows shorter than the first are read whole by a block of threads,
-so that a line is fetched once for it, rows longer than the second are not."""
-_SPREAD_COST = 0.2
-"""By which power of how often lines are fetched an op takes longer."""
+_WARP, _BLOCK = 32, 128
+"""Threads that read at once, and those that share a cache."""
+_LINE_BYTES = 128
+"""Of a processor's cache, which looks for one of them at a time."""
+_CACHED, _PER_LINE, _PER_OPERAND = 0.84, 18, 5
+"""What memory could move while the cache of all processors moves a byte, while one looks for a line, and while the
+place of an operand's element is computed: the H200's were seen to move 5 TB/s, to look for 231 lines in a ns."""
+_KEPT_BYTES, _LOST = 16 * 2**20, 2.0
+"""So much stays in the cache until what lies beside it is needed, about; what does not comes from memory again and
+again, at half its rate."""
+
+
+def apart_bytes(inputs: list[TensorRef], out: TensorRef) -> int:
+    """What memory could move while operands are read whose neighbours are apart: sectors that a block of threads needs
+    come for it alone, and lines that threads side by side need come one after the other."""
+    cached, lines, operands = _CACHED * touched_bytes(out), 1.0, 1
+    for tensor in inputs:
+        if tensor.numel > 1:
+            elements, sectors = _touched(tensor, out, _BLOCK, _SECTOR_BYTES)
+            share = max(sectors * _SECTOR_BYTES / (elements * item_bytes(tensor.dtype)), 1.0)
+            cached += touched_bytes(tensor) * share * (_LOST if _returned_bytes(tensor, out) > _KEPT_BYTES else _CACHED)
+            lines += _touched(tensor, out, _WARP, _LINE_BYTES)[1]
+            operands += 1
+    return round(max(cached, _PER_LINE * lines * out.numel / _WARP, _PER_OPERAND * operands * out.numel))
+
+
+def _returned_bytes(tensor: TensorRef, out: TensorRef) -> int:
+    """In sectors, what is read of an operand until the neighbour of an element is."""
+    strides = _broadcast_stride(tensor, len(out.shape))
+    nearest = min((stride for stride in strides if stride > 0), default=0)
+    count = 1
+    for dim in reversed(_order(out)):
+        if strides[dim] == nearest:
+            break
+        count *= out.shape[dim] if strides[dim] > 0 else 1
+    return count * _SECTOR_BYTES
+
+
+def _touched(tensor: TensorRef, out: TensorRef, threads: int, unit_bytes: int) -> tuple[int, float]:
+    """How many elements that many neighbours in the result need of an operand, and in how many units of memory."""
+    size, strides = item_bytes(tensor.dtype), _broadcast_stride(tensor, len(out.shape))
+    places: list[tuple[int, int]] = []
+    left = threads
+    for dim in reversed(_order(out)):
+        if strides[dim] > 0:
+            places.append((strides[dim] * size, min(out.shape[dim], left)))
+        left = -(-left // out.shape[dim])
+        if left <= 1:
+            break
+    run_bytes, units = size, 1
+    for step_bytes, count in sorted(places):
+        if step_bytes <= run_bytes or step_bytes < unit_bytes:
+            run_bytes += (count - 1) * step_bytes
+        else:
+            units *= count
+    return prod(count for _, count in places), units * max(run_bytes / unit_bytes, 1.0)
 
 
 _ARITHMETIC = frozenset("add sub mul div rsub".split())
 """Ops that convert truth values to numbers first."""
 
 
-def _layout(inputs: list[TensorRef], out: TensorRef, is_arithmetic: bool = True) -> tuple[str, float]:
-    """How the inputs lie relative to the output, in the words of the kernels there are for it; and, for those of which
-    neighbours do not lie side by side, log2 of how often a line of the cache is fetched beyond the least, about."""
+def _layout(inputs: list[TensorRef], out: TensorRef, is_arithmetic: bool = True) -> str:
+    """How the inputs lie relative to the output, in the words of the kernels there are for it."""
     inner = inner_dim(out)
     order = "contiguous" if inner is None or is_dense(out) else "strided"
     is_broadcast = is_mixed = False
-    spread = 0.0
     for tensor in inputs:
         if inner is None or not tensor.numel:
             continue
@@ -155,8 +202,6 @@ def _layout(inputs: list[TensorRef], out: TensorRef, is_arithmetic: bool = True)
             step = tensor.stride[position] if tensor.shape[position] > 1 else 0
             is_inner_run = step > 0 and inner_dim(tensor) == position
             is_apart = step > 1 and not is_inner_run
-            row = min(max(out.shape[inner], _ROWS[0]), _ROWS[1]) / _ROWS[0]
-            apart = max(log2(min(max(step, 1), _LINE)) + log2(row) - log2(_LINE), 0.0)
         if tensor.numel < out.numel or 0 in tensor.stride:
             is_broadcast = True
             is_transposed = is_apart  # neighbours in the result are not neighbours in what is repeated
@@ -166,10 +211,10 @@ def _layout(inputs: list[TensorRef], out: TensorRef, is_arithmetic: bool = True)
         else:
             continue
         if is_transposed:
-            order, spread = "transposed", max(spread, apart if is_apart else 0.0)
+            order = "transposed"
     if is_broadcast:
         order = "broadcast" if order == "contiguous" else f"{order} broadcast"
-    return (f"{order} mixed" if is_mixed else order), spread
+    return f"{order} mixed" if is_mixed else order
 
 
 def _offset_dims(tensors: list[TensorRef]) -> float:
@@ -217,71 +262,3 @@ def is_dense(tensor: TensorRef) -> bool:
 def is_contiguous(tensor: TensorRef) -> bool:
     dims = [dim for dim, size in enumerate(tensor.shape) if size > 1]
     return is_dense(tensor) and list(_order(tensor)) == dims
-
-
-def pool(op: Op) -> tuple[Work, ...]:
-    """Pooling and resizing; an image that keeps its size is copied."""
-    inputs = list(op.input_refs())
-    if "upsample" in base_name(op) and inputs[0].shape == op.outputs[0].shape:
-        return pointwise(Op("aten.clone.default", op.phase, op.module, (inputs[0],), (), op.outputs))
-    big = max((*inputs, *op.outputs), key=lambda tensor: tensor.numel)
-    layout = "nhwc" if is_channels_last(big) else "nchw"
-    nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    name = base_name(op)
-    if "pool" not in name or "adaptive" in name:  # a gradient is added up from as many pixels
-        area = shrink = max(1, big.numel // max(1, min(inputs[0].numel, op.outputs[0].numel)))
-    else:
-        window = argument(op, 2 if name.endswith("backward") else 1, "kernel_size", (1,))
-        area = prod(item for item in window if isinstance(item, int)) if isinstance(window, tuple) else 1
-        shrink = max(1, big.numel // max(1, min(inputs[0].numel, op.outputs[0].numel)))
-    kind = SAME_POOL.get(name, name)
-    return by_bytes((f"{kind} {layout}", f"{kind} nchw"), log(nbytes, item_bytes(big.dtype), area, shrink), nbytes)
-
-
-def foreach(op: Op) -> tuple[Work, ...]:
-    """Multi-tensor kernels: by bytes and by how large the tensors are; lists too long for one launch take several."""
-    name = base_name(op)
-    lists = [tensors_of(value) for value in op.args if isinstance(value, tuple)]
-    first = next((items for items in lists if items), [])
-    if not first:
-        return ()
-    written = list(op.outputs) or _written(name, lists)
-    read = dict.fromkeys(tensor for items in lists for tensor in items)  # Adam multiplies gradients by themselves
-    nbytes = total_bytes(read) + total_bytes(written)
-    sizes = [tensor.numel for tensor in first]
-    mean_size = sum(size * size for size in sizes) / max(sum(sizes), 1)  # of the tensor in which an element is
-    coordinates = log(nbytes, mean_size * item_bytes(first[0].dtype))
-    size = item_bytes(first[0].dtype)
-    family = "_foreach_norm" if name == "_foreach_norm" else "_foreach_mul"
-    rules = [f"{name} {size}", f"{family} {size}", f"{name} 4", f"{family} 4"]
-    alike = [items for items in (*lists, op.outputs) if items and items[0].numel == sizes[0]]
-    kernels = _multi_tensor_launches(sizes, len(alike)) + (2 if name == "_foreach_norm" else 0)  # joined by two more
-    return tuple(Work(rule, coordinates, 0, "", nbytes, kernels, num_sizes=2) for rule in dict.fromkeys(rules))
-
-
-_TENSORS_PER_LAUNCH = (110, 64, 48, 36, 30)
-"""By how many lists a multi-tensor kernel goes through at once, one to five: its arguments have room for so many."""
-_CHUNK, _CHUNKS_PER_LAUNCH = 64 * 1024, 320
-
-
-def _multi_tensor_launches(sizes: list[int], num_lists: int) -> int:
-    """Tensors are cut into chunks, and a launch takes so many tensors and so many chunks, whichever comes first."""
-    max_tensors = _TENSORS_PER_LAUNCH[min(num_lists, len(_TENSORS_PER_LAUNCH)) - 1]
-    launches = tensors = chunks = 0
-    for size in sizes:
-        left = -(-size // _CHUNK)
-        tensors += 1
-        while chunks + left >= _CHUNKS_PER_LAUNCH:
-            left -= _CHUNKS_PER_LAUNCH - chunks
-            launches, chunks, tensors = launches + 1, 0, int(left > 0)
-        chunks += left
-        if tensors == max_tensors:
-            launches, chunks, tensors = launches + 1, 0, 0
-    return max(1, launches + (chunks > 0))
-
-
-def _written(name: str, lists: list[list[TensorRef]]) -> list[TensorRef]:
-    """What an in-place multi-tensor op writes: its first list, or parameters and both moments for a fused Adam."""
-    if name.startswith("_fused_adam"):
-        return [*lists[0], *lists[2], *lists[3]]
-    return lists[0]

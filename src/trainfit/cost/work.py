@@ -17,6 +17,9 @@ from trainfit.records import Op, TensorRef
 LAUNCH_NS = 1000
 """A kernel that does nothing takes about this long on the GPU."""
 
+_ROUND_NS = 700
+"""What a processor takes to begin and end a tile of a product, about."""
+
 _WRITE_BACK = 0.08
 """What an op much larger than the cache pays beyond its bytes at the memory's rate, as a share: results no longer stay
 in the cache, and what earlier ops left there is written first. Seen on the H200 between 48 and 96 MiB."""
@@ -53,6 +56,11 @@ class Work:
     """The share of the processors' time that computes results, where work comes in whole waves of tiles."""
     stretch: float = 1.0
     """How many times as long arithmetic takes because there is less to do at once than the GPU has processors."""
+    rounds: int = 0
+    """How often processors begin and end a tile of a product, one after the other."""
+    waits: bool = False
+    """Whether it waits for memory to answer rather than moves much: what it reads was mostly written just before, and
+    the cache answers."""
     num_sizes: int = 0
     """How many of the coordinates, from the first, are log2 of sizes: more of any takes no less time. None where a
     library has kernels for larger ones that are much faster."""
@@ -76,7 +84,7 @@ class Work:
         if fill is not None:
             arithmetic_ns *= self.fill / fill
         busy_ns = arithmetic_ns + traffic_ns if self.is_serial else max(arithmetic_ns, traffic_ns)
-        return self.kernels * LAUNCH_NS + busy_ns
+        return self.kernels * LAUNCH_NS + self.rounds * _ROUND_NS + busy_ns
 
 
 def by_bytes(rules: Iterable[str], coordinates: tuple[float, ...], nbytes: int, kernels: int = 1) -> tuple[Work, ...]:
@@ -126,6 +134,21 @@ def traffic_bytes(parts: Parts, sizes: Sequence[int]) -> int:
             nbytes *= sizes[axis]
         total += nbytes
     return round(total)
+
+
+_ANSWERED_BYTES, _SLOW = 32 * 2**20, 0.6
+"""Up to so many bytes the cache answers for memory, in half the time; beyond, ever fewer, by this power."""
+
+
+def waited_bytes(nbytes: int, held: int, steps: int) -> int:
+    """The bytes that memory moves while an op over `nbytes` goes through its steps, in each of which `held` threads
+    wait for an answer."""
+    slowness = min(max(nbytes / _ANSWERED_BYTES, 1.0) ** _SLOW / 2, 1.0)
+    return round(_WAIT_BYTES * held * steps * slowness)
+
+
+_WAIT_BYTES = 8
+"""What memory moves per thread while it answers."""
 
 
 def streaming_ns(nbytes: float, gpu: Gpu) -> float:

@@ -90,10 +90,10 @@ def cudnn_rnn_kernel(cache: WeightCastCache) -> Callable[..., Any]:
 
     def run(x: torch.Tensor, weights: list[torch.Tensor], stride0: int, weight_buf: Any, *rest: Any) -> Any:
         with torch_compat.without_autocast_cuda():
-            states = [cache.cast(state, dtype) if _is_castable(state) else state for state in rest[:2]]
-            x = cache.cast(x, dtype)
             if weights[0].dtype != dtype:
                 weights = _flat_copies(weights, dtype)
+            states = [cache.cast(state, dtype) if _is_castable(state) else state for state in rest[:2]]
+            x = cache.cast(x, dtype)
             return torch.ops.aten._cudnn_rnn(x, weights, stride0, None, *states, *rest[2:])
 
     return run

@@ -19,6 +19,7 @@ import torch
 from trainfit import torch_compat
 from trainfit.ghost import collectives
 from trainfit.ghost.answers import answer_scalar, are_unknown_equal, guessed_number
+from trainfit.ghost.formulas import ADDING_NODES, IN_PLACE, WRITES_IN_PLACE
 from trainfit.ghost.kernels import GHOST_KERNELS
 from trainfit.ghost.shapes import Shapes
 from trainfit.ghost.shards import on_shards
@@ -39,23 +40,6 @@ HostListener = Callable[[int], None]
 
 LARGEST_HOST_COPY = 2**20
 """Elements up to which a copy to the host is filled; memory that nobody writes or reads takes no room."""
-
-# C++ autograd nodes whose formula adds tensors; in every other node an add is the engine summing gradients.
-ADDING_NODES = frozenset({"VarMeanBackward0", "StdMeanBackward0", "LogcumsumexpBackward0", "RenormBackward0"})
-
-
-# Nodes that write gradients into zeros of their own, in place unless they take those for a tensor subclass.
-WRITING_NODES = frozenset(
-    """IndexBackward0 IndexSelectBackward0 GatherBackward0 CummaxBackward0 CumminBackward0 MaxBackward0 MinBackward0
-    SortBackward0 SortBackward1 TopkBackward0 KthvalueBackward0 MedianBackward1 NanmedianBackward1
-    ModeBackward0""".split()
-)
-WRITTEN_IN_PLACE = {
-    aten.index_put.default: aten.index_put_.default,
-    aten.index_add.default: aten.index_add_.default,
-    aten.scatter_add.default: aten.scatter_add_.default,
-    aten.scatter.src: aten.scatter_.src,
-}
 
 
 class GhostMode(torch_compat.DispatchMode):
@@ -109,8 +93,8 @@ class GhostMode(torch_compat.DispatchMode):
             _refuse_mixed_types(args)
         if func is aten.add.Tensor and _is_engine_sum(args, kwargs):
             func, args = aten.add_.Tensor, (args[0].detach(), args[1])
-        elif func in WRITTEN_IN_PLACE and _is_in_writing_node():
-            func, args = WRITTEN_IN_PLACE[func], (args[0].detach(), *args[1:])
+        elif func in IN_PLACE and _is_formula_in_place(func, args):
+            func, args = IN_PLACE[func], (args[0].detach(), *args[1:])
         if kwargs.get("generator") is not None:
             kwargs["generator"] = None
         kernel = GHOST_KERNELS.get(func, func)
@@ -143,9 +127,11 @@ class GhostMode(torch_compat.DispatchMode):
         return result
 
     def _enter_gpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A copy from the host: only the result lives on the GPU."""
+        """A copy from the host: only the result lives on the GPU. The CPU converts what it copies, and closes gaps."""
         source: torch.Tensor = args[0]
         dtype = kwargs.get("dtype") or source.dtype
+        if self.host_listener is not None and (dtype != source.dtype or not source.is_contiguous()):
+            self.host_listener(source.numel())
         with inside_kernel():
             plain = torch.empty_like(source, dtype=dtype, device=META)
         result = Ghost(plain)
@@ -306,11 +292,13 @@ def _is_engine_sum(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _is_in_writing_node() -> bool:
-    """Whether the op is part of a formula of the autograd engine's that would write in place (FunctionsManual.cpp)."""
+def _is_formula_in_place(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the op is part of a formula of the autograd engine's that writes a tensor of its own in place."""
     if sys._getframe(2).f_code is not torch_compat.ENGINE_CODE or torch.is_grad_enabled():
         return False
-    return torch_compat.current_autograd_node().name() in WRITING_NODES
+    if func not in WRITES_IN_PLACE.get(torch_compat.current_autograd_node().name(), ()):
+        return False
+    return func is not aten.mul.Tensor or torch_compat.is_temporary(args[0])  # others never write what was saved
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

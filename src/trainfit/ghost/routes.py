@@ -1,4 +1,5 @@
-"""Composite ops whose C++ body asks whether a tensor is on CUDA: the CUDA branch, for ghosts.
+"""Composite ops whose C++ body asks whether a tensor is on CUDA: the CUDA branch, for ghosts; and ops whose gradient
+is another formula for them (formulas.py).
 
 Each route is registered over the composite for the AutogradCUDA key while a ghost context is open, so it is taken
 wherever the op is called from: Python, other composites, custom functions, recomputation inside backward. Arguments
@@ -14,6 +15,7 @@ from typing import Any
 import torch
 
 from trainfit import torch_compat
+from trainfit.ghost import formulas
 from trainfit.ghost.answers import asking_for_faults
 from trainfit.ghost.attention import attend
 from trainfit.ghost.recurrent import RNN_MODES, CudnnRnn
@@ -51,6 +53,9 @@ def composite_routes(gpu: Gpu, torch_version: tuple[int, int]) -> dict[str, Call
         "istft": _istft,
         "grid_sampler": _grid_sampler,
         "one_hot": _one_hot,
+        "cumprod_backward": formulas.cumprod_backward,
+        "prod": formulas.prod,
+        "prod.dim_int": formulas.prod_of_dim,
     }
     for name in ("gru", "rnn_tanh", "rnn_relu"):
         routes[f"{name}.input"] = functools.partial(rnn.simple, RNN_MODES[name])
@@ -124,8 +129,8 @@ def _batch_norm(
     eps: float,
     cudnn_enabled: bool,
 ) -> tuple[Any, ...]:
-    """cuDNN takes float and half inputs with float affine parameters; the native kernel takes the rest."""
-    max_batch = (131070 if training else 262136) if x.dim() == 2 else (880801 if training else 65535)
+    """cuDNN takes float and half images or signals with float affine parameters; the native kernel takes the rest."""
+    max_batch = 880801 if training else 65535
     has_stats = running_mean is not None and running_var is not None
     use_cudnn = (
         cudnn_enabled
@@ -134,7 +139,7 @@ def _batch_norm(
         and bias is not None
         and (x.dtype != torch.float16 or weight.dtype == torch.float32)
         and (has_stats or (running_mean is None and running_var is None and training))
-        and x.dim() >= 2
+        and x.dim() >= 3
         and x.size(0) <= max_batch
         and eps >= 1e-5
     )

@@ -7,6 +7,7 @@ and its end by a weak reference, so lifetimes are those of the real program, who
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol
@@ -18,6 +19,9 @@ from trainfit.errors import TraceError
 from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import Ghost
 from trainfit.records import HostWork, MemoryEvent, Op, Phase, Section, TensorRef
+
+_BELOW_CALLS = ("trainfit.ghost", "trainfit.trace", "trainfit.torch_compat", "torch._ops")
+"""Modules that come between a call of the program's and the ops that it issues."""
 
 
 class NamesModules(Protocol):
@@ -54,12 +58,13 @@ class Recorder:
         self._dtype_names: dict[torch.dtype, str] = {}
         self._refs: dict[tuple[Any, ...], TensorRef] = {}  # optimizers list all parameters again and again
         self._before: HostWork | None = None  # what the CPU did since the last op
+        self._call: tuple[object, str] = None, ""  # what issued the last op, and the first that it issued
 
     @contextlib.contextmanager
     def section(self, name: str) -> Iterator[None]:
         first_op = len(self.ops)
         self._events = []
-        self._before = None
+        self._before, self._call = None, (None, "")
         yield
         self.sections.append(Section(name, first_op, len(self.ops), tuple(self._events)))
 
@@ -146,7 +151,22 @@ class Recorder:
         stream, waits = self.streams.issue(number, ranks)
         back = tuple(number - waited for waited in waits)
         module, before, self._before = self._modules.current(phase), self._before, None
-        self.ops.append(Op(name, phase, module, args, kwargs, outputs, stream, back, tf32, before))
+        continues = phase is not Phase.OPTIMIZER and self._continues_call(name, module)
+        self.ops.append(Op(name, phase, module, args, kwargs, outputs, stream, back, tf32, before, continues))
+
+    def _continues_call(self, name: str, module: str) -> bool:
+        """Whether what issued the last op issues this one, too: the same node of a backward pass, and the same line of
+        the program. A loop comes back to its line, so a call from Python is over when its first op comes again."""
+        node, frame = torch_compat.current_autograd_node(), sys._getframe(2)
+        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_BELOW_CALLS):
+            frame = frame.f_back
+        number = None if node is None else node._sequence_nr()
+        place, (last, first) = (number, id(frame), frame.f_lasti, module), self._call
+        may_loop = frame.f_code is not torch_compat.ENGINE_CODE or number == torch_compat.LEAF_SEQUENCE_NUMBER
+        if last == place and not (may_loop and name == first):
+            return True
+        self._call = place, name
+        return False
 
     def _appear(self, storage: torch.UntypedStorage, address: int) -> int:
         number = len(self.storage_bytes)

@@ -29,6 +29,7 @@ from trainfit.records import OUTPUT, Op, TensorRef
 
 _CUDNN_DTYPES = ("float32", "float16", "bfloat16")
 _MIN_IMAGE_DIMS = 2
+_BACKWARD = "aten.convolution_backward.default"
 _TRANSPOSED_KINDS: dict[cudnn.Kind, cudnn.Kind] = {
     "output": "input gradient",
     "input gradient": "output",
@@ -57,13 +58,12 @@ class _Convolution:
     def is_depthwise(self) -> bool:
         return self.groups > 1 and self.groups == self.x.shape[1]
 
-    def workspace_bytes(self, kind: cudnn.Kind, gpu: Gpu) -> int:
-        if self.x.dtype not in _CUDNN_DTYPES or (self.is_depthwise and not self.is_channels_last):
-            return 0
+    def problem(self, kind: cudnn.Kind) -> cudnn.Problem:
+        """The pass as cuDNN sees it."""
         x, y = self.x.shape, self.y_shape
         if self.is_transposed:
             kind, x, y = _TRANSPOSED_KINDS[kind], y, x
-        problem = cudnn.Problem(
+        return cudnn.Problem(
             kind,
             self.x.dtype,
             self.is_channels_last,
@@ -74,7 +74,14 @@ class _Convolution:
             _as_image_setting(self.padding, 0),
             _as_image_setting(self.dilation, 1),
         )
-        plan = None if self._is_untold(problem) else cudnn_library.first_plan(self._described(problem), kind, gpu)
+
+    def workspace_bytes(self, kind: cudnn.Kind, gpu: Gpu) -> int:
+        if self.x.dtype not in _CUDNN_DTYPES or (self.is_depthwise and not self.is_channels_last):
+            return 0
+        problem = self.problem(kind)
+        plan = None
+        if not self._is_untold(problem):
+            plan = cudnn_library.first_plan(problem.described(), problem.kind, gpu)
         if plan is not None:
             return cudnn.planned_bytes(problem, plan, gpu)
         return cudnn.workspace_bytes(problem, gpu.num_sms)
@@ -84,18 +91,6 @@ class _Convolution:
         is_product = problem.kernel_pixels == 1 and set(problem.stride) == {1} and self.groups == 1
         is_left_to_cublas = is_product and cudnn.is_left_to_cublas(problem)
         return is_left_to_cublas or (self.is_depthwise and problem.item_bytes == 2)
-
-    def _described(self, problem: cudnn.Problem) -> cudnn_library.Convolution:
-        return cudnn_library.Convolution(
-            problem.x,
-            problem.weight,
-            problem.y,
-            problem.stride,
-            problem.padding,
-            problem.dilation,
-            self.x.dtype,
-            problem.channels_last,
-        )
 
 
 def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -119,14 +114,36 @@ def _agreeing(tensor: TensorRef, channels_last: bool) -> tuple[int, ...]:
     return () if fits else (nbytes(tensor),)
 
 
+def _read(op: Op) -> _Convolution:
+    is_backward = op.name == _BACKWARD
+    x, weight = (tensor_argument(op, index) for index in ((1, 2) if is_backward else (0, 1)))
+    first = 4 if is_backward else 3
+    stride, padding, dilation = (_setting(op, index) for index in range(first, first + 3))
+    is_transposed, groups = bool(op.args[first + 3]), integers(op.args[first + 5])[0]
+    if is_backward:
+        y_shape = tensor_argument(op, 0).shape
+    else:
+        y_shape = _transposed_shape(op) if is_transposed else _output_shape(x, weight, stride, padding, dilation)
+    return _Convolution(x, weight, y_shape, stride, padding, dilation, groups, is_transposed)
+
+
+def first_pass(op: Op) -> cudnn.Problem:
+    """The result, or the first gradient that is computed, as cuDNN sees it."""
+    if op.name != _BACKWARD:
+        return _read(op).problem("output")
+    return _read(op).problem("input gradient" if _wanted(op)[0] else "weight gradient")
+
+
+def _wanted(op: Op) -> tuple[bool, ...]:
+    """Which gradients are: of the input, of the weight, of the bias."""
+    mask = op.args[10]
+    return tuple(mask) if isinstance(mask, tuple | list) else (True, True, False)
+
+
 def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    x, weight = tensor_argument(op, 0), tensor_argument(op, 1)
-    stride, padding, dilation = (_setting(op, index) for index in (3, 4, 5))
-    is_transposed, groups = bool(op.args[6]), integers(op.args[8])[0]
-    y_shape = _transposed_shape(op) if is_transposed else _output_shape(x, weight, stride, padding, dilation)
-    conv = _Convolution(x, weight, y_shape, stride, padding, dilation, groups, is_transposed)
-    before = _agreeing(x, conv.is_channels_last)
-    return (*before, OUTPUT, *_agreeing(weight, conv.is_channels_last), *_workspace(conv, "output", gpu))
+    conv = _read(op)
+    before = _agreeing(conv.x, conv.is_channels_last)
+    return (*before, OUTPUT, *_agreeing(conv.weight, conv.is_channels_last), *_workspace(conv, "output", gpu))
 
 
 def _workspace(conv: _Convolution, kind: cudnn.Kind, gpu: Gpu) -> tuple[int, ...]:
@@ -152,12 +169,9 @@ def _transposed_shape(op: Op) -> tuple[int, ...]:
 
 def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """Input gradient, weight gradient, bias gradient, each with its workspace, one after the other."""
-    gradient, x, weight = (tensor_argument(op, index) for index in range(3))
-    mask = op.args[10]
-    wants_input, wants_weight, wants_bias = mask if isinstance(mask, tuple | list) else (True, True, False)
-    groups, is_transposed = integers(op.args[9])[0], bool(op.args[7])
-    stride, padding, dilation = (_setting(op, index) for index in (4, 5, 6))
-    conv = _Convolution(x, weight, gradient.shape, stride, padding, dilation, groups, is_transposed)
+    gradient, conv = tensor_argument(op, 0), _read(op)
+    x, weight = conv.x, conv.weight
+    wants_input, wants_weight, wants_bias = _wanted(op)
     layout = conv.is_channels_last
     before = (*_agreeing(gradient, layout), *_agreeing(x, layout))
     steps = before
@@ -175,5 +189,5 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 RULES: dict[str, Rule] = {
     "aten.convolution.default": _forward,
-    "aten.convolution_backward.default": _backward,
+    _BACKWARD: _backward,
 }

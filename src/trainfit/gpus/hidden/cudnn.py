@@ -25,7 +25,7 @@ from importlib.resources import files
 from typing import Any, Literal
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.cudnn_library import Plan
+from trainfit.gpus.hidden.cudnn_library import Convolution, Plan
 from trainfit.gpus.hidden.tensors import ceil_div, item_bytes, product, round_up
 
 Kind = Literal["output", "input gradient", "weight gradient"]
@@ -98,6 +98,10 @@ class Problem:
     def pixels_of_phases(self) -> int:
         settings = zip(self.weight[2:], self.stride, self.padding, strict=True)
         return product(tuple(stride * ceil_div(size + padding, stride) for size, stride, padding in settings))
+
+    def described(self) -> Convolution:
+        shapes, settings = (self.x, self.weight, self.y), (self.stride, self.padding, self.dilation)
+        return Convolution(*shapes, *settings, self.dtype, self.channels_last)
 
     def product_sizes(self) -> tuple[int, int, int]:
         """Rows, columns and summands of the pass as a product of matrices."""

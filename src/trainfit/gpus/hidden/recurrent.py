@@ -1,4 +1,4 @@
-"""cuDNN's recurrent networks: the workspace of each call.
+"""cuDNN's recurrent networks: the workspace of each call; and the cells that torch runs step by step.
 
 cuDNN does not say these sizes without a GPU; on an H200 it was asked for those of 3,300 networks (cuDNN 9.15,
 benchmarks/probe_recurrent.py): plain ones and LSTMs of 1 to 4 layers, one or two directions, fp32 and halves. The terms
@@ -102,7 +102,14 @@ def _backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (*before, *(OUTPUT,) * (1 + num_states), workspace, -workspace, *between, OUTPUT, workspace)
 
 
+def _cell(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """What backward needs is made before the states (native/cuda/RNN.cu)."""
+    return (LAST_OUTPUT, OUTPUT, OUTPUT)
+
+
 RULES: dict[str, Rule] = {
+    "aten._thnn_fused_lstm_cell.default": _cell,
+    "aten._thnn_fused_gru_cell.default": _cell,
     "aten._cudnn_rnn.default": _forward,
     "aten._cudnn_rnn_backward.default": _backward,
 }

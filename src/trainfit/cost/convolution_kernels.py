@@ -1,0 +1,153 @@
+"""How long the kernels of a convolution compute, by what kind of kernels they are: how that goes with sizes.
+
+In: one pass (`Pass`) and its sizes. Out: `computing_ns`, on an H200's processors, before what was measured corrects it.
+
+Products are cut into tiles, tiles are computed in waves of as many as there are processors, and each wave takes a while
+to begin. Channels are padded to vectors and sums to whole steps. Only a weight's gradient is split among processors
+along its sum, and not always. Constants were fitted to 5,000 passes of the H200 that a seed drew; they say how times go
+with sizes (within 17% for half of those passes), so that a table of scattered measurements has little left to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil, prod
+from typing import Literal
+
+Name = Literal["forward", "input", "weight"]
+Kernels = Literal["fused", "singly", "loose", "direct", "own"]
+"""As trainfit.gpus.hidden.cudnn_kernels has them, and torch's own for a window per channel."""
+
+PROCESSORS = 132
+_OPERATIONS_PER_NS = {2: 989_500.0, 4: 494_500.0}
+"""By the bytes of a number; those of 4 are rounded to TF32."""
+VECTOR_OPERATIONS_PER_NS = 66_900.0
+"""Without the units of matrix products."""
+_TILES = (
+    (128, 64, 0.42), (128, 128, 0.70), (256, 64, 0.52), (256, 128, 0.73), (128, 256, 0.54), (64, 64, 0.36),
+    (64, 128, 0.48), (256, 32, 0.31),
+)  # fmt: skip
+"""Rows, columns, and the share of the units' rate that a processor reaches on it."""
+_VECTOR_BYTES, _STEP_BYTES = 16, 128
+_WAVE_NS, _SHARED_SUM_NS, _SHORTEST_SHARE = 1250.0, 5800.0, 76
+_PARTIAL_WAVES = 0.4
+"""How far the last wave's length goes with how full it is."""
+_BEGIN_NS, _CHANGED_LAYOUT_NS, _GROUP_NS = 2600.0, 7200.0, 1000.0
+_WIDEST_FUSED_GROUP = 256
+"""Groups of as many channels share tiles, with channels padded to a power of two."""
+# Torch's own kernels: a result costs as much as so many taps and its own; a weight has a block of threads.
+_TAPS_PER_NS, _TAPS_PER_RESULT, _SKIPPED = 2000.0, 15.0, 0.3
+_BLOCK_NS, _BLOCK_PIXEL_NS, _ALONE_NS, _WARPS = 2.2, 1.4e-3, 1.0, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What does not change with its sizes."""
+
+    name: Name
+    kernels: Kernels
+    item_bytes: int
+    window: int
+    """Pixels of it."""
+    taps: float
+    """Those that lie inside the image, on average."""
+    stride: int
+    """Pixels of the larger image for one of the smaller, as the stride says."""
+    spread: float
+    """The same, as the images have it."""
+    groups: int
+    products: int
+    """Images of which each is a product of its own."""
+    images: int
+    parts: int | None
+    """Into which the sum of a weight's gradient is cut; None where it is not known."""
+    changes_layout: bool
+
+
+def taps_inside(size: int, results: int, window: int, stride: int, padding: int, dilation: int) -> float:
+    """Along one dimension: how many of the window's pixels lie inside the image, on average."""
+    inside = 0
+    for place in range(window):
+        first = place * dilation - padding
+        low, high = max(0, ceil(-first / stride)), min(results - 1, (size - 1 - first) // stride)
+        inside += max(0, high - low + 1)
+    return inside / max(results, 1)
+
+
+def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
+    """Of so many pixels of the smaller images, by the weight's first and second channels."""
+    if one.kernels == "direct":
+        return 2 * pixels * first * second * one.taps / VECTOR_OPERATIONS_PER_NS
+    if one.kernels == "own":
+        return _own_ns(one, pixels, first)
+    begin_ns = _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout
+    product_ns = min(_product_ns(one, *sizes) for sizes in _products(one, pixels, first, second))
+    if one.kernels == "singly" and one.groups > 1:
+        return begin_ns + one.groups * (_GROUP_NS + product_ns)
+    return begin_ns + product_ns
+
+
+def padding_share(one: Pass, first: int, second: int) -> float:
+    """How many times as large images are once their channels are padded."""
+    if one.groups == 1 or one.kernels != "fused":
+        return 1.0
+    inputs, outputs = _channels(one, first, second)
+    return (inputs / max(second, 1) + outputs * one.groups / max(first, 1)) / 2
+
+
+def _channels(one: Pass, first: int, second: int) -> tuple[int, int]:
+    """Of a group, in and out, as the kernels have them."""
+    vector = _VECTOR_BYTES // one.item_bytes
+    inputs, outputs = (ceil(count / vector) * vector for count in (second, first / one.groups))
+    widest = max(inputs, outputs)
+    if one.groups > 1 and one.kernels == "fused" and widest <= _WIDEST_FUSED_GROUP:
+        inputs = outputs = 1 << (widest - 1).bit_length()
+    return inputs, outputs
+
+
+def _products(one: Pass, pixels: int, first: int, second: int) -> Iterator[tuple[int, float, float]]:
+    """Tiles, operations of each, and the length of its sum, for every shape of tiles."""
+    inputs, outputs = _channels(one, first, second)
+    step = _STEP_BYTES // one.item_bytes
+    for tile_rows, tile_columns, share in _TILES:
+        rows, columns, depth = float(pixels), outputs, float(one.window * ceil(inputs / step) * step)
+        if one.name == "input":
+            rows, columns = pixels * one.spread, inputs
+            depth = max(one.window / one.stride, 1) * ceil(outputs / step) * step
+        elif one.name == "weight":
+            rows, columns = outputs, ceil(inputs / tile_columns) * tile_columns * one.window
+            depth = ceil(pixels / step) * step
+        tiles = ceil(rows / tile_rows) * ceil(columns / tile_columns)
+        if one.name != "weight":
+            tiles = one.products * ceil(rows / one.products / tile_rows) * ceil(columns / tile_columns)
+        if one.kernels == "fused" and one.groups > 1:
+            tiles *= ceil(one.groups / max(1, tile_columns // max(inputs, outputs)))
+        yield tiles, tile_rows * tile_columns / share, depth
+
+
+def _product_ns(one: Pass, tiles: int, weighed: float, depth: float) -> float:
+    """Waves of tiles."""
+    parts = 1.0
+    if one.name == "weight":
+        parts = one.parts or max(1.0, min(PROCESSORS // tiles, depth // _SHORTEST_SHARE))
+    waves = tiles * parts / PROCESSORS
+    waves = _PARTIAL_WAVES * max(waves, 1.0) + (1 - _PARTIAL_WAVES) * ceil(waves)
+    operations_per_ns = _OPERATIONS_PER_NS[one.item_bytes] / PROCESSORS
+    return waves * (2 * weighed * depth / parts / operations_per_ns + _WAVE_NS) + _SHARED_SUM_NS * (parts > 1)
+
+
+def _own_ns(one: Pass, pixels: int, channels: int) -> float:
+    if one.name == "weight":
+        blocks = channels * one.window
+        alone_ns = _ALONE_NS * _WARPS / min(one.images, _WARPS) * pixels
+        return max(blocks * (_BLOCK_NS + _BLOCK_PIXEL_NS * pixels), alone_ns)
+    results, taps = pixels * channels, _TAPS_PER_RESULT + one.taps
+    if one.name == "input":
+        results, taps = round(results * one.spread), taps + _SKIPPED * one.window - one.taps * (1 - 1 / one.spread)
+    return results * taps / _TAPS_PER_NS
+
+
+def total_taps(sizes: tuple[tuple[int, ...], ...]) -> float:
+    """Over all dimensions, of (image, result, window, stride, padding, dilation) along each."""
+    return prod(taps_inside(*along) for along in zip(*sizes, strict=True))

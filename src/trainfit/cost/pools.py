@@ -1,0 +1,167 @@
+"""Rules for pooling, resizing and sampling images.
+
+In: an `Op` and how many processors the GPU has. Out: `Work`s. What counts is how many threads a kernel has and how many
+elements each of them looks at, one after the other; bytes matter little. Where there are fewer threads than the GPU
+holds, those that are missing take as long.
+"""
+
+from __future__ import annotations
+
+from itertools import starmap
+from math import ceil, gcd, log2, prod
+
+from trainfit.cost import stream
+from trainfit.cost.work import (
+    Work,
+    argument,
+    base_name,
+    by_bytes,
+    is_channels_last,
+    item_bytes,
+    log,
+    total_bytes,
+    waited_bytes,
+)
+from trainfit.records import Op, TensorRef
+
+POOLS = frozenset(
+    """max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward upsample_nearest2d
+    upsample_nearest2d_backward upsample_bilinear2d upsample_bilinear2d_backward _adaptive_avg_pool2d
+    _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward upsample_bicubic2d
+    upsample_bicubic2d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d
+    _upsample_nearest_exact2d_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d
+    avg_pool3d_backward upsample_nearest1d upsample_nearest1d_backward upsample_linear1d upsample_linear1d_backward
+    upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward""".split()
+)
+SAME_POOL = {
+    "_upsample_nearest_exact2d": "upsample_nearest2d",
+    "_upsample_nearest_exact2d_backward": "upsample_nearest2d_backward",
+}
+"""Resizing that runs the kernels of another."""
+
+SAMPLERS = frozenset("grid_sampler_2d grid_sampler_2d_backward cudnn_grid_sampler cudnn_grid_sampler_backward".split())
+
+_ZEROS_PER_BYTE = 5
+"""How many are written while an element of a gradient's points takes as long as to move a byte."""
+_THREADS = 2048
+"""How many a processor holds."""
+_STEP_BYTES = 8
+"""Of an element that is read and written."""
+_SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
+"""Resizing by a thread for every pixel of the result, which goes through all images and channels."""
+_BY_ADDING = (*_SMOOTH, "adaptive", "max_pool3d")
+"""Gradients to which threads add one after the other: narrow numbers take many times as long."""
+_MANY_CHANNELS = 16
+"""From which on a kernel of its own resizes images whose channels come last."""
+_BLOCK = (8, 32)
+"""Threads of adaptive pooling, rows and columns of the smaller image; a block has a channel of an image."""
+
+
+def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """An image that keeps its size while it is resized is copied."""
+    name, image, out = base_name(op), next(op.input_refs()), op.outputs[0]
+    if "upsample" in name and image.shape == out.shape:
+        return stream.pointwise(Op("aten.clone.default", op.phase, op.module, (image,), (), op.outputs))
+    kind, layout = SAME_POOL.get(name, name), _layout(op)
+    if (name, layout) == ("upsample_bilinear2d", "nhwc"):
+        if out.shape[1] >= _MANY_CHANNELS:  # a thread for every element, whatever its type
+            nbytes = out.numel * _STEP_BYTES
+            return by_bytes([f"{kind} nhwc"], log(nbytes, _STEP_BYTES), nbytes)
+        layout = "strided"
+    threads, steps = _threads_and_steps(op, layout)
+    grown = log2(max(image.numel, 1) / max(out.numel, 1))
+    coordinates = (*log(threads, steps, item_bytes(out.dtype)), grown)
+    waits = not name.endswith("backward") and any(part in name for part in (*_SMOOTH, "adaptive"))
+    nbytes = max(threads, num_sms * _THREADS) * steps * _STEP_BYTES
+    if waits:
+        waited = waited_bytes(total_bytes((image, out)), num_sms * _THREADS, steps)
+        nbytes = max(waited, threads * steps * _STEP_BYTES)
+    rules = [f"{kind} {layout}", f"{kind} nchw"]
+    if name.endswith("backward") and any(part in name for part in _BY_ADDING):
+        sizes = dict.fromkeys((item_bytes(out.dtype), 4, 2))
+        rules = [f"{rule} {size}" for size in sizes for rule in rules]
+    return tuple(
+        Work(rule, coordinates, 0, "", nbytes, waits=waits, num_sizes=2, num_alike=2) for rule in dict.fromkeys(rules)
+    )
+
+
+def sampled(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """Images sampled at points: torch's kernel has a thread for every point, which goes through all channels, cuDNN's
+    one for every element of the result; a gradient begins with zeros."""
+    name, is_backward = base_name(op), op.name.split(".")[1].endswith("backward")
+    first = name == "grid_sampler_2d_backward"  # whose gradient comes before the image
+    image, grid = list(op.input_refs())[first : first + 2]
+    points, channels, size = grid.numel // 2, image.shape[1], item_bytes(image.dtype)
+    if name.startswith("cudnn"):
+        nbytes = _STEP_BYTES * points * channels + (image.numel // _ZEROS_PER_BYTE if is_backward else 0)
+        return by_bytes([name], log(nbytes, size), nbytes)
+    nbytes = max(points, num_sms * _THREADS) * channels * _STEP_BYTES
+    if not is_backward:
+        waited = waited_bytes(total_bytes((image, *op.outputs)), num_sms * _THREADS, channels)
+        nbytes = max(waited, points * channels * _STEP_BYTES)
+    rules = dict.fromkeys(f"{name} {order} {item}" for item in (size, 4, 2) for order in (_layout(op), "nchw"))
+    coordinates = log(points, channels)
+    return tuple(Work(rule, coordinates, 0, "", nbytes, waits=not is_backward, num_sizes=2) for rule in rules)
+
+
+def _layout(op: Op) -> str:
+    images = [tensor for tensor in (*op.input_refs(), *op.outputs) if len(tensor.shape) > 3 and tensor.numel > 1]
+    found = {is_channels_last(tensor) for tensor in images}
+    if len(found) > 1 and base_name(op).startswith("max_pool"):  # what lies otherwise is copied first
+        return "mixed"
+    return "nhwc" if True in found else "nchw"
+
+
+def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
+    name, image, out = base_name(op), next(op.input_refs()), op.outputs[0]
+    is_backward = name.endswith("backward")
+    if "pool" in name and "adaptive" not in name:
+        window, stride = _window(op, 2 if is_backward else 1)
+        if not is_backward:
+            return out.numel, prod(window)
+        return out.numel, prod(ceil(size / step) for size, step in zip(window, stride, strict=True))
+    if any(kind in name for kind in _SMOOTH):
+        if is_backward and "bicubic2d" not in name:
+            return image.numel, 1
+        larger = image if is_backward else out
+        return prod(larger.shape[2:]), prod(larger.shape[:2])
+    if name == "adaptive_max_pool2d_backward":  # zeros take longer than the few numbers that are added to them
+        return out.numel, 1
+    if "adaptive" in name:
+        return _adaptive(image, out, layout, is_backward)
+    gathered = prod(ceil(size / max(step, 1)) for size, step in zip(image.shape[2:], out.shape[2:], strict=True))
+    if is_backward and layout == "nchw":  # a thread goes through the images of a batch
+        return out.numel // max(out.shape[0], 1), out.shape[0] * gathered
+    return out.numel, gathered if is_backward else 1
+
+
+def _adaptive(image: TensorRef, out: TensorRef, layout: str, is_backward: bool) -> tuple[int, int]:
+    small, large = (image, out) if is_backward else (out, image)
+    area = ceil(prod(starmap(_mean_window, zip(large.shape[-2:], small.shape[-2:], strict=True))))
+    rows, columns = small.shape[-2:]
+    if layout == "nhwc":  # a power of two of rows and columns at a time
+        rounds = prod(ceil(size / 2 ** (size.bit_length() - 1)) for size in (rows, columns))
+        return out.numel, 1 if is_backward else rounds * area
+    planes = small.numel // max(rows * columns, 1)
+    rounds = ceil(rows / _BLOCK[0]) * ceil(columns / _BLOCK[1])
+    return planes * min(rows, _BLOCK[0]) * min(columns, _BLOCK[1]), max(rounds, 1) * area
+
+
+def _mean_window(large: int, small: int) -> float:
+    """How long windows are that cover `large` in `small` steps; where that leaves a rest they overlap."""
+    return large / max(small, 1) + 1 - gcd(large, small) / max(small, 1)
+
+
+def _window(op: Op, position: int) -> tuple[list[int], list[int]]:
+    """Sizes of the window and its steps along every dimension."""
+    dims = 3 if "3d" in op.name else 2
+    window, stride = (
+        _integers(argument(op, position + k, name, ())) for k, name in enumerate(("kernel_size", "stride"))
+    )
+    window = (window or [1]) * (dims if len(window) < 2 else 1)
+    stride = (stride or window) * (dims if len(stride) == 1 else 1)
+    return window, stride
+
+
+def _integers(values: object) -> list[int]:
+    return [value for value in values if isinstance(value, int)] if isinstance(values, tuple) else []

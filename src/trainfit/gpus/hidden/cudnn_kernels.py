@@ -1,0 +1,89 @@
+"""By what kind of kernels cuDNN convolves: all at once, group by group, or directly.
+
+In: a `Problem` and a GPU. Out: `kernels_of`.
+* "fused": one kernel on the units of matrix products, which has all groups in it;
+* "singly": one such kernel for each group, of a library (CUTLASS) that does not share a sum among processors;
+* "loose": one that does not keep its operands in shared memory, several times as slow;
+* "direct": no such units, up to a hundred times as slow.
+
+The heuristics' first plan names an engine, and engines are of one kind (seen on the H200 by the names of 7,000 passes'
+kernels: 97% as here). Where cuDNN 9.19 is installed it is asked. Else a decision tree per pass and precision imitates
+it (cudnn_kernels.npz, benchmarks/fit_kernels.py); the file's "accuracy" has the shares of unseen ones that come out
+right. Other versions number their engines otherwise, so they are imitated too.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from importlib.resources import files
+from typing import Any, Literal
+
+from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden import cudnn_library
+from trainfit.gpus.hidden.cudnn import Problem, Tree, family
+from trainfit.gpus.hidden.cudnn_library import Plan
+
+Kernels = Literal["fused", "singly", "loose", "direct"]
+KERNELS: tuple[Kernels, ...] = ("fused", "singly", "loose", "direct")
+_VERSION = 919  # of cuDNN, without its last two digits
+_PARTS_KNOB = 0
+_ENGINES: dict[str, dict[tuple[int, ...], Kernels]] = {
+    "output, half": {(27, 45): "singly", (47,): "loose", (0, 1, 28, 57): "direct"},
+    "output, fp32": {(35, 46): "singly", (48,): "loose", (0, 28, 70): "direct"},
+    "input gradient, half": {(57, 59, 64): "singly", (0, 1, 2, 25): "direct"},
+    "input gradient, fp32": {(58, 60, 65): "singly", (0, 2, 25, 74): "direct"},
+    "weight gradient, half": {(33, 47, 49): "singly", (39, 40): "loose", (0, 1): "direct"},
+    "weight gradient, fp32": {(34, 48, 50): "singly", (40,): "loose", (0, 1, 20): "direct"},
+}
+
+
+def kernels_of(problem: Problem, gpu: Gpu) -> Kernels:
+    return asked(problem, gpu) or imitated(problem)
+
+
+def asked(problem: Problem, gpu: Gpu) -> Kernels | None:
+    """What cuDNN proposes; None where it cannot be asked."""
+    plan = _plan(problem, gpu)
+    if plan is None:
+        return None
+    kinds = (kind for engines, kind in _ENGINES[family(problem)].items() if plan.engine in engines)
+    return next(kinds, "fused")
+
+
+def sum_parts(problem: Problem, gpu: Gpu) -> int | None:
+    """Into how many parts the sum of a weight's gradient is cut, where it is computed singly; None elsewhere, and where
+    cuDNN cannot be asked."""
+    plan = _plan(problem, gpu)
+    if plan is None or problem.kind != "weight gradient" or asked(problem, gpu) != "singly":
+        return None
+    return dict(plan.knobs).get(_PARTS_KNOB)
+
+
+def _plan(problem: Problem, gpu: Gpu) -> Plan | None:
+    if cudnn_library.version() // 100 != _VERSION:
+        return None
+    return cudnn_library.first_plan(problem.described(), problem.kind, gpu)
+
+
+def imitated(problem: Problem) -> Kernels:
+    return KERNELS[_tree(family(problem)).form_number(features(problem))]
+
+
+def features(problem: Problem) -> tuple[int, ...]:
+    """What the trees ask about."""
+    reach = max(dilation * (size - 1) for dilation, size in zip(problem.dilation, problem.weight[2:], strict=True))
+    settings = max(problem.dilation), max(problem.stride), problem.padding[-1], reach, problem.weight[1]
+    return (*problem.features(), *settings, int(problem.dtype == "float16"))
+
+
+@cache
+def _tree(name: str) -> Tree:
+    return Tree.of(*(_stored()[f"{name}/{part}"] for part in ("feature", "value")))
+
+
+@cache
+def _stored() -> Any:
+    import numpy as np
+
+    return np.load(io.BytesIO((files(__package__) / "cudnn_kernels.npz").read_bytes()))

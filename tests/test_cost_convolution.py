@@ -1,0 +1,181 @@
+"""A convolution is priced pass by pass: each gradient, the bias, copies of what does not lie as the kernels read it."""
+
+from __future__ import annotations
+
+import pytest
+
+from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
+from trainfit.cost import Pricing, convolution, price_with
+from trainfit.cost.classify import hidden_ops, works
+from trainfit.cost.convolution import as_measured
+from trainfit.records import Op
+
+
+@pytest.fixture(autouse=True)
+def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution, "asked", lambda *_: None)
+
+
+ANYWHERE = [((0.0,) * 12, 1.0)]
+PASSES = {f"convolution {name} plain half nchw fused": ANYWHERE for name in ("forward", "input", "weight")}
+IMAGE, WEIGHT, OUT = "bfloat16[2,8,8,8]", "bfloat16[16,8,3,3]", "bfloat16[2,16,8,8]"
+SETTINGS: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
+# One wave of tiles of 64 x 64 on the H200: a processor does 989,500 / 132 operations in a ns, 36% of it on such tiles.
+# Sums are 9 x 64 long: channels come in steps of 64. The kernels begin after 2.6 us, layouts take 7.2, a wave 1.25.
+FORWARD_NS = 2600 + 7200 + 1250 + 2 * 64 * 64 / 0.36 * 576 / (989_500 / 132)
+# 2 bytes of each: 1024 of the image, 1152 of the weight, 2048 of the result, over which layout changes go three times.
+TRAFFIC_NS = 3 * 2 * (1024 + 1152 + 2048)
+
+
+def forward(image: str = IMAGE, bias: str | None = None) -> Op:
+    return op("aten.convolution.default", [image, WEIGHT, bias, *SETTINGS], [OUT])
+
+
+def backward(mask: list[bool], gradient: str = OUT) -> Op:
+    outputs = [name for name, wanted in zip((IMAGE, WEIGHT, "bfloat16[16]"), mask, strict=True) if wanted]
+    return op("aten.convolution_backward.default", [gradient, IMAGE, WEIGHT, [16], *SETTINGS, mask], outputs)
+
+
+def signal(groups: int = 1) -> Op:
+    """Dilated, so that cuDNN may run any kernels."""
+    settings: list[object] = [[1], [0], [8], False, [0], groups]
+    args: list[object] = ["bfloat16[4,64,100]", f"bfloat16[64,{64 // groups},5]", None, *settings]
+    return op("aten.convolution.default", args, ["bfloat16[4,64,68]"])
+
+
+def rule_of(an_op: Op) -> str:
+    return works(an_op, H200.num_sms)[0].rule
+
+
+def test_layout_changes_and_the_product_come_one_after_the_other() -> None:
+    assert H200.bf16_tflops is not None  # the simple GPU does 1 TFLOP/s
+    time_ns = 1000 + TRAFFIC_NS + H200.bf16_tflops * FORWARD_NS
+    assert ns_of(forward(), profile=profile_of(PASSES)) == pytest.approx(time_ns, abs=1)
+
+
+def test_two_gradients_are_two_passes() -> None:
+    profile = profile_of(PASSES)
+    input_ns, weight_ns, both_ns = (
+        ns_of(backward(mask), profile=profile)
+        for mask in ([True, False, False], [False, True, False], [True, True, False])
+    )
+    assert input_ns != weight_ns
+    assert both_ns == input_ns + weight_ns
+
+
+def test_the_gradient_of_a_bias_is_a_sum_over_all_but_the_channels() -> None:
+    (summed,) = hidden_ops(backward([False, True, True]))
+    assert (summed.name, summed.args[1]) == ("aten.sum.dim_IntList", (0, 2, 3))
+    assert [ref.shape for ref in (*summed.input_refs(), *summed.outputs)] == [(2, 16, 8, 8), (16,)]
+
+
+def test_a_bias_is_added_by_a_kernel_of_its_own_unless_torch_s_own_kernel_does_it_on_the_way() -> None:
+    (added,) = hidden_ops(forward(bias="bfloat16[16]"))
+    assert (added.name, [ref.shape for ref in added.input_refs()]) == (
+        "aten.add_.Tensor",
+        [(2, 16, 8, 8), (1, 16, 1, 1)],
+    )
+    depthwise: list[object] = ["bfloat16[16,1,3,3]", "bfloat16[16]", *SETTINGS[:5], 16]
+    assert not hidden_ops(op("aten.convolution.default", [OUT, *depthwise], [OUT]))
+    last = f"{OUT}{{1024,1,128,16}}"
+    (added,) = hidden_ops(op("aten.convolution.default", [last, *depthwise], [last]))
+    assert added.name == "aten.add_.Tensor"
+
+
+def test_what_does_not_lie_as_the_convolution_s_other_operands_is_copied_first() -> None:
+    as_tokens = backward([True, True, False], gradient=f"{OUT}{{1024,1,128,16}}")
+    copied, weight_pass = hidden_ops(as_tokens)
+    assert (copied.name, copied.outputs[0].stride) == ("aten.clone.default", (1024, 64, 8, 1))
+    assert next(weight_pass.input_refs()) == copied.outputs[0]  # it is copied once for both
+    assert not hidden_ops(weight_pass)
+
+
+def test_a_transposed_convolution_is_the_gradient_of_a_plain_one_s_input() -> None:
+    settings: list[object] = [[2, 2], [1, 1], [1, 1], True, [0, 0], 1]
+    small, large, weight = "float32[2,16,8,8]", "float32[2,8,16,16]", "float32[16,8,4,4]"
+    up = op("aten.convolution.default", [small, weight, None, *settings], [large])
+    down = op("aten.convolution_backward.default", [small, large, weight, None, *settings[:3], False, *settings[4:],
+                                                    [True, False, False]], [large])  # fmt: skip
+    assert works(up, 132)[0] == works(down, 132)[0]
+    assert rule_of(up) == "convolution input plain fp32 nchw fused"
+    masks = [True, False, False], [False, True, False]
+    assert [
+        rule_of(op("aten.convolution_backward.default", [large, small, weight, None, *settings, mask], [small]))
+        for mask in masks
+    ] == ["convolution forward plain fp32 nchw fused", "convolution weight plain fp32 nchw fused"]
+
+
+def test_kernels_on_streams_of_their_own_count_by_the_passes_they_are_of() -> None:
+    # The first pass's kernels run two at once, the second's one after the other.
+    profile = profile_of(PASSES | {"convolution input plain half nchw fused overlap": [((0.0,) * 12, 2.0)]})
+    (both,) = price_with([backward([True, True, False])], Pricing(SIMPLE_GPU, profile, True))
+    first_ns, second_ns = (
+        ns_of(backward(mask), profile=profile) for mask in ([True, False, False], [False, True, False])
+    )
+    assert both.time_ns == first_ns + second_ns
+    assert both.kernel_ns == pytest.approx(2 * first_ns + second_ns, abs=2)
+
+
+XMMA = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "num_kernels", "groups", "kind"),
+    [
+        ("void implicit_convolve_sgemm<__nv_bfloat16", 1, 1, "direct"),
+        (XMMA, 4, 1, "fused"),
+        ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16", 4, 1, "loose"),
+        ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop", 4, 1, "singly"),
+        ("void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16", 18, 4, "singly"),
+        (XMMA, 18, 4, "fused"),
+    ],
+)
+def test_a_sample_goes_to_the_table_of_the_kernels_that_ran(
+    kernel: str, num_kernels: int, groups: int, kind: str
+) -> None:
+    measured = works(as_measured(signal(groups), kernel, num_kernels), 132)[0]
+    channels = "plain" if groups == 1 else "grouped"
+    assert measured.rule == f"convolution forward {channels} half nchw {kind}"
+    assert measured.flops_dtype == ("float32" if kind == "direct" else "bfloat16")
+
+
+def test_a_convolution_is_priced_by_one_of_the_kinds_of_kernels() -> None:
+    kinds = {works(as_measured(signal(), name, 1), 132)[0] for name in (XMMA, "convolve", "wo_smem", "cutlass__5x")}
+    assert len(kinds) == 4
+    assert works(signal(), 132)[0] in kinds
+
+
+def test_a_profile_without_such_kernels_prices_them_as_the_others() -> None:
+    direct = as_measured(signal(), "void implicit_convolve_sgemm<__nv_bfloat16", 1)
+    (cost,) = price_with([direct], Pricing(SIMPLE_GPU, profile_of(PASSES), True))
+    assert cost.rule == "convolution forward plain half nchw fused"
+
+
+def test_torch_s_own_kernels_of_windows_per_channel_skip_what_lies_outside_the_image() -> None:
+    # 2 x 16 x 64 results; of 31 x 31 pixels all 8 x 8 of the image lie under every window. 15 more pay for a result.
+    settings: list[object] = [[1, 1], [15, 15], [1, 1], False, [0, 0], 16]
+    layer = op("aten.convolution.default", [OUT, "bfloat16[16,1,31,31]", None, *settings], [OUT])
+    work = works(layer, 132)[0]
+    assert work.rule == "convolution forward depthwise half nchw any"
+    assert work.stretch * work.arithmetic_ns(H200) == pytest.approx(2048 * (15 + 64) / 2000)
+
+
+def test_cudnn_has_kernels_for_small_square_windows_per_channel_channels_last_and_in_float16() -> None:
+    def rule(dtype: str, window: str, nhwc: bool = False) -> str:
+        image = f"{dtype}[2,32,8,8]" + ("{2048,1,256,32}" if nhwc else "")
+        settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 32]
+        return rule_of(op("aten.convolution.default", [image, f"{dtype}[32,1,{window}]", None, *settings], [image]))
+
+    assert rule("bfloat16", "3,3").endswith("depthwise half nchw any")
+    assert rule("float16", "3,3").endswith("depthwise half nchw special")
+    assert rule("float16", "7,7").endswith("depthwise half nchw any")
+    assert rule("float32", "7,7", nhwc=True).endswith("depthwise fp32 nhwc special")
+    assert rule("float32", "9,9", nhwc=True).endswith("depthwise fp32 nhwc any")
+
+
+def test_a_window_that_is_spread_tells_convolutions_apart() -> None:
+    def at(dilation: int) -> tuple[float, ...]:
+        settings: list[object] = [[1, 1], [dilation] * 2, [dilation] * 2, False, [0, 0], 1]
+        return works(op("aten.convolution.default", [IMAGE, WEIGHT, None, *settings], [OUT]), 132)[0].coordinates
+
+    assert [a - b for a, b in zip(at(4), at(1), strict=True) if a != b] == [4.0]

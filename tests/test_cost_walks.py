@@ -1,0 +1,224 @@
+"""What rules count of kernels that go on step by step: running sums, softmax, pooling, norms, recurrent layers."""
+
+from __future__ import annotations
+
+from math import log2
+
+from priced_ops import H200, op
+from trainfit.cost.classify import works
+from trainfit.cost.reduce import reduce_samples
+from trainfit.cost.work import Work, waited_bytes
+from trainfit.records import Op
+
+
+def rule_of(an_op: Op) -> str:
+    return works(an_op, H200.num_sms)[0].rule
+
+
+def running(shape: str, dim: int) -> Work:
+    return works(op("aten.cumsum.default", [shape, dim], [shape]), H200.num_sms)[0]
+
+
+def test_a_running_sum_across_memory_takes_a_step_for_every_element_of_a_column() -> None:
+    few, narrow, many = (
+        running(shape, 1) for shape in ("float32[8,16,128]", "bfloat16[8,16,16]", "float32[512,16,1024]")
+    )
+    assert (few.rule, few.coordinates) == ("cumsum across", (10.0, 4.0, 0.0, 3.0))  # 1024 columns, 16 steps, 8 bytes
+    assert narrow.coordinates == (9.0, 4.0, 0.0, 2.0)  # blocks of 16 threads leave a processor's others idle: 64
+    # As long as all that the GPU holds; the cache answers twice as fast as memory.
+    assert few.nbytes == narrow.nbytes == 16 * 132 * 2048 * 8 // 2
+    assert many.nbytes == 16 * 512 * 1024 * 8
+
+
+def test_a_running_sum_along_memory_takes_a_step_for_every_piece_of_a_row() -> None:
+    square, long, many = (
+        running(shape, 1) for shape in ("float32[1024,1024]", "float32[8,1024]", "float32[131072,32]")
+    )
+    assert (square.rule, square.coordinates) == ("cumsum along", (5.0, 5.0, 4.0, 3.0))  # 16 threads to a row: 32 pieces
+    assert long.coordinates == (2.0, 1.0, 8.0, 3.0)  # 256 threads: 4 blocks, 2 pieces of 512
+    assert many.coordinates == (17.0, 0.0, 9.0, 3.0)  # a block for every row
+    assert square.nbytes == 32 * 132 * 4 * 1024 * 8
+    assert many.nbytes == 131072 * 1024 * 8
+
+
+def test_a_running_sum_of_one_row_is_priced_by_its_bytes() -> None:
+    flat = running("int64[4096]", 0)
+    assert (flat.rule, flat.nbytes, flat.is_by_bytes) == ("cumsum flat", 65536, True)
+
+
+def test_a_walk_waits_for_memory_where_the_cache_does_not_hold_its_operands() -> None:
+    nbytes = [running(f"float32[{rows},8,1024]", 1).nbytes for rows in (128, 4096)]
+    assert nbytes == [8 * 132 * 2048 * 8 // 2, 8 * 4096 * 1024 * 8]  # of 8 MiB; of 256, whose columns fill the GPU
+    assert waited_bytes(128 * 2**20, 100, 3) == 100 * 3 * 8  # long since from memory
+    assert waited_bytes(64 * 2**20, 100, 3) == round(100 * 3 * 8 * 2**0.6 / 2)
+
+
+def test_what_waits_is_priced_as_it_ran_with_its_operands_in_the_cache() -> None:
+    sample = {
+        "op": "aten.cumsum.default",
+        "args": ["float32[8,16,128]", 1],
+        "kwargs": {},
+        "outputs": ["float32[8,16,128]"],
+    }
+    measured = {"cold_ns": 6000, "warm_ns": 3000, "num_kernels": 1, "overlap": 1.0}
+    assert reduce_samples(H200, [sample | measured]).times_ns == {"cumsum across": [3000]}
+
+
+def test_a_running_sum_whose_steps_share_a_sector_has_a_rule_of_its_own_and_so_has_one_that_converts() -> None:
+    assert [running(f"float32[64,100,{columns}]", 1).rule for columns in (2, 7, 8)] == [
+        "cumsum across narrow", "cumsum across narrow", "cumsum across",
+    ]  # fmt: skip
+    counted = op("aten.cumsum.default", ["bool[8,16,128]", 1], ["int64[8,16,128]"])
+    assert rule_of(counted) == "cumsum converted across"
+
+
+def test_softmax_of_short_rows_computes_a_power_of_two_and_of_long_ones_needs_a_row_for_every_processor() -> None:
+    def rows(shape: str, out: str) -> Work:
+        return works(op("aten._softmax.default", [shape, -1, False], [out]), H200.num_sms)[0]
+
+    short, wide = rows("float32[100,300]", "float32[100,300]"), rows("float16[100,300]", "float32[100,300]")
+    assert (short.rule, short.nbytes) == ("_softmax rows 4", 100 * 512 * 8)
+    assert short.coordinates == (log2(100), 9.0, log2(300) - 9)
+    assert (wide.rule, wide.nbytes) == (
+        "_softmax rows 2",
+        100 * 512 * 4,
+    )  # registers take no longer to be written wider
+    assert rows("float32[33,2048]", "float32[33,2048]").nbytes == 132 * 2048 * 8
+
+
+def test_weight_norm_of_the_first_dimension_moves_its_bytes_and_of_the_last_waits_for_every_element() -> None:
+    first, last = (
+        works(
+            op("aten._weight_norm_interface.default", ["float32[64,32,3]", length, dim], ["float32[64,32,3]", length]),
+            132,
+        )
+        for length, dim in (("float32[64,1,1]", 0), ("float32[1,1,3]", 2))
+    )
+    assert (first[0].rule, first[0].coordinates) == ("_weight_norm_interface first 4", (6.0, log2(96)))
+    assert first[0].nbytes == 2 * 4 * (64 * 96 + 64)
+    assert (last[0].rule, last[0].coordinates) == ("_weight_norm_interface", (11.0,))
+
+
+def softmax_work(shape: str) -> Work:
+    return works(op("aten._softmax.default", [shape, 1, False], [shape]), H200.num_sms)[0]
+
+
+def test_softmax_across_memory_takes_a_step_for_every_element_of_the_columns_that_a_thread_walks_down() -> None:
+    # 32 blocks of 128 threads walk down 512; of 1024 threads a processor holds 2 blocks, 264 of them walk 249 times.
+    few, many = softmax_work("float32[32,512,128]"), softmax_work("float32[65536,2,1024]")
+    assert (few.rule, few.coordinates) == ("_softmax across", (12.0, 9.0, 0.0, 3.0))
+    assert many.coordinates == (log2(264 * 1024), log2(249 * 2), 0.0, 3.0)
+    assert (few.nbytes, many.nbytes) == (512 * 132 * 2048 * 8 // 2, 498 * 132 * 2048 * 8)  # the first from the cache
+    # 16 threads share a column of which few lie beside each other, and walk down a 16th of it.
+    assert softmax_work("bfloat16[256,1024,64]").coordinates == (18.0, 6.0, 4.0, 2.0)
+    assert softmax_work("float32[8,16,1]").rule == "_softmax rows 4"
+
+
+def test_smooth_resizing_goes_through_images_and_channels_unless_channels_come_last() -> None:
+    plain, last = (
+        op(
+            "aten.upsample_bilinear2d.default",
+            [f"float32[4,64,8,8]{order}", [16, 16], False],
+            [f"float32[4,64,16,16]{out}"],
+        )
+        for order, out in (("", ""), ("{4096,1,512,64}", "{16384,1,1024,64}"))
+    )
+    by_pixel, by_element = (works(one, H200.num_sms)[0] for one in (plain, last))
+    # 256 threads, a pixel each, go through 256 planes; elements of 4 bytes; a result four times as large.
+    assert (by_pixel.rule, by_pixel.coordinates) == ("upsample_bilinear2d nchw", (8.0, 8.0, 2.0, -2.0))
+    assert by_pixel.nbytes == 132 * 2048 * 256 * 8 // 2  # what the cache answers
+    assert (by_element.rule, by_element.nbytes) == ("upsample_bilinear2d nhwc", 4 * 64 * 256 * 8)
+
+
+def pool_work(name: str, args: list[object], out: str) -> Work:
+    return works(op(f"aten.{name}.default", args, [out]), H200.num_sms)[0]
+
+
+def test_pooling_counts_threads_and_what_each_of_them_looks_at() -> None:
+    small, large, half = "float32[2,64,16,16]", "float32[2,64,32,32]", "bfloat16[2,64,32,32]"
+    found = [
+        pool_work("avg_pool2d", [large, [3, 3], [2, 2], [1, 1]], small),  # 9 elements of a window
+        pool_work("avg_pool2d_backward", [small, large, [3, 3], [2, 2], [1, 1], False, True, None], large),
+        pool_work("upsample_nearest2d", [small, [32, 32]], large),
+        pool_work("upsample_nearest2d_backward", [large, [32, 32], [2, 64, 16, 16]], small),
+        pool_work("_adaptive_avg_pool2d", [large, [16, 16]], small),
+        pool_work("_adaptive_avg_pool2d_backward", ["bfloat16[2,64,16,16]", half], half),
+    ]
+    assert [(one.rule, *(round(2**size) for size in one.coordinates[:2])) for one in found] == [
+        ("avg_pool2d nchw", 2 * 64 * 256, 9),
+        ("avg_pool2d_backward nchw", 2 * 64 * 1024, 4),  # that many windows reach an element
+        ("upsample_nearest2d nchw", 2 * 64 * 1024, 1),
+        ("upsample_nearest2d_backward nchw", 64 * 256, 2 * 4),  # through the batch
+        ("_adaptive_avg_pool2d nchw", 2 * 64 * 8 * 16, 2 * 4),  # 8 rows at a time
+        ("_adaptive_avg_pool2d_backward nchw 2", 2 * 64 * 8 * 16, 2 * 4),
+    ]
+
+
+def test_pooling_of_operands_that_lie_differently_has_a_rule_of_its_own() -> None:
+    last, indices = "float32[2,64,32,32]{65536,1,2048,64}", "int64[2,64,16,16]{16384,1,1024,64}"
+    mixed = ["float32[2,64,16,16]", last, [2, 2], [2, 2], [0, 0], [1, 1], False, indices]
+    assert pool_work("max_pool2d_with_indices_backward", mixed, last).rule == "max_pool2d_with_indices_backward mixed"
+
+
+def test_a_group_norm_s_rows_are_groups_and_those_that_are_missing_take_as_long() -> None:
+    args = ["float32[4,32,8,8]", "2*float32[32]", 4, 32, 64, 1, 1e-5]
+    norm = works(op("aten.native_group_norm.default", args, ["float32[4,32,8,8]", "2*float32[4,1]"]), 132)[0]
+    assert norm.coordinates == (2.0, 11.0)  # 4 rows of 2048
+    assert norm.nbytes == 2 * 4 * 4 * 2048 * (4 * 132) // 4  # as of four rows on each processor
+
+
+def test_an_image_sampled_at_points_counts_points_and_channels_and_not_how_large_it_is() -> None:
+    image, points, out = "float32[100,4,32,32]", "float32[100,5,5,2]", "float32[100,4,5,5]"
+    own, library, gradient = (
+        works(op(name, args, outputs), H200.num_sms)[0]
+        for name, args, outputs in (
+            ("aten.grid_sampler_2d.default", [image, points, 0, 0, False], [out]),
+            ("aten.cudnn_grid_sampler.default", [image, points], [out]),
+            ("aten.cudnn_grid_sampler_backward.default", [image, points, out], [image, points]),
+        )
+    )
+    assert (own.rule, own.coordinates) == ("grid_sampler_2d nchw 4", (log2(2500), 2.0))  # a thread goes through 4
+    assert own.nbytes == 4 * 132 * 2048 * 8 // 2
+    assert (library.nbytes, gradient.nbytes) == (8 * 10000, 8 * 10000 + 100 * 4 * 1024 // 5)  # zeros come first
+
+
+def recurrent(mode: int, dtype: str, width: int, layers: int = 1, batch: int = 8) -> Op:
+    weights, state = [f"{dtype}[{4 * width},{width}]"] * 2, f"{dtype}[{layers},{batch},{width}]"
+    options = [mode, width, 0, layers, False, 0.0, True, False, [], None]
+    inputs = [f"{dtype}[5,{batch},{width}]", weights, 2, None, state, None, *options]
+    return op("aten._cudnn_rnn.default", inputs, [f"{dtype}[5,{batch},{width}]"])
+
+
+def test_recurrent_networks_are_priced_by_their_mode_and_type() -> None:
+    assert rule_of(recurrent(2, "float32", 256)) == "_cudnn_rnn lstm float32"
+    assert rule_of(recurrent(3, "bfloat16", 16)) == "_cudnn_rnn gru bfloat16"
+    found = [work.rule for work in works(recurrent(3, "float16", 256), H200.num_sms)]
+    assert (found[0], "_cudnn_rnn lstm float16" in found) == ("_cudnn_rnn gru float16", True)
+
+
+def test_a_layer_of_float16_keeps_its_weights_where_torch_asks_for_it() -> None:
+    kept = [
+        recurrent(2, "float16", 512),
+        recurrent(2, "float16", 512, layers=2),
+        recurrent(2, "float16", 512, batch=12),
+    ]
+    assert [rule_of(one).endswith("persistent") for one in kept] == [True, False, False]
+    assert [rule_of(recurrent(2, "float16", width)).endswith("persistent") for width in (1024, 1152, 520)] == [
+        True, False, False,
+    ]  # fmt: skip
+
+
+def test_small_recurrent_layers_go_through_all_steps_at_once() -> None:
+    widths = ((2, 192), (2, 200), (1, 384), (1, 392), (3, 192), (3, 200))
+    rules = [rule_of(recurrent(mode, "float32", width)) for mode, width in widths]
+    assert [rule.endswith("fused") for rule in rules] == [True, False, True, False, True, False]
+    fused, stepwise = (works(recurrent(2, "float32", width), H200.num_sms)[0] for width in (64, 256))
+    assert (fused.kernels, stepwise.kernels) == (12 + 5, 2 * 5)
+
+
+def test_a_recurrent_layer_s_width_is_its_state_s_whatever_its_weights_look_like() -> None:
+    rest = [0, None, "float16[1,8,512]", None, 3, 512, 0, 1, True, 0.0, True, False, [], None]
+    layer = op("aten._cudnn_rnn.default", ["float16[8,16,64]", ["2*float16[786432,1]", "2*float16[1536,1]"], *rest],
+               ["float16[8,16,512]"])  # fmt: skip
+    found = works(layer, H200.num_sms)[0]
+    assert (found.rule, found.coordinates) == ("_cudnn_rnn gru float16", (3.0, 9.0, 0.0))
