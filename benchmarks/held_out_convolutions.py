@@ -25,6 +25,7 @@ from trainfit.calibrate.measure import Sample, measure
 from trainfit.cost import price_with, pricing_for
 from trainfit.cost.described import read_op
 from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.hidden import cudnn_library
 from trainfit.records import Op, Phase, TensorRef
 
 SEED, COUNT, FREQUENT, REPEATS, PER_SESSION = 20261116, 360, 80, 2, 20
@@ -85,7 +86,12 @@ def table(path: Path) -> None:
             errors[trait].append(error)
     print("# Convolutions that were held out\n")
     print("`python benchmarks/held_out_convolutions.py table`: single passes that a seed drew, measured on the H200.")
-    print("None is a sample of the profile. Errors are priced / measured - 1.\n")
+    print(
+        "None is a sample of the profile, and no constant was fitted to one; which of several rules to keep was decided"
+    )
+    print("with these errors in sight. They are far more varied than those of a net. Errors are priced / measured - 1.")
+    is_asked = "asked" if cudnn_library.version() else "not there to be asked"
+    print(f"cuDNN was {is_asked} which kernels it runs.\n")
     print("| | passes | median error | mean | within 25% | one in ten is off by more than |\n|---|---|---|---|---|---|")
     for trait in sorted(errors, key=lambda trait: (":" in trait, trait)):
         found = errors[trait]

@@ -6,6 +6,7 @@
     python benchmarks/sweep_prices.py ghost [FAMILY ...]         # with no GPU: which rule prices which op
 
 What was measured is no sample of `calibrate`, so the table says how well its samples carry to other sizes and ops.
+results/prices_drawn_h200 are ops of `calibrate`'s drawn groups at sizes, ranks and layouts that another seed drew.
 """
 
 from __future__ import annotations

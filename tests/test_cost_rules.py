@@ -27,6 +27,17 @@ def test_a_list_that_is_multiplied_by_itself_is_read_once() -> None:
     assert ns_of(own, profile=profile) == 1000 + 3 * 3 * 400
 
 
+def test_products_of_experts_in_float32_are_rounded_where_torch_may_round() -> None:
+    shapes = ["float32[16384,2048]", "float32[16,2048,1024]", "int32[16]"]
+    exact = op("aten._grouped_mm.default", shapes, ["float32[16384,1024]"])
+    rounded = works(dataclasses.replace(exact, tf32=True), H200.num_sms)
+    assert rule_of(exact) == "_grouped_mm tokens float32"
+    assert [(work.rule, work.flops_dtype) for work in rounded[:2]] == [
+        ("_grouped_mm tokens tf32", "tf32"),
+        ("_grouped_mm tokens bfloat16", "tf32"),
+    ]
+
+
 def test_a_roll_goes_over_memory_once_for_every_dimension() -> None:
     profile = profile_of({"roll": [((0.0, 0.0), 1.0)]})
     once, twice = (

@@ -154,6 +154,13 @@ def test_pooling_counts_threads_and_what_each_of_them_looks_at() -> None:
     ]
 
 
+def test_a_pooling_window_larger_than_the_image_looks_at_the_image() -> None:
+    image, result, window = "float32[2,64,8,8]", "float32[2,64,1,1]", [1280, 1280]
+    forward = pool_work("avg_pool2d", [image, window, window, [0, 0], True], result)
+    backward = pool_work("avg_pool2d_backward", [result, image, window, [1, 1], [0, 0], True, True, None], image)
+    assert [round(2 ** one.coordinates[1]) for one in (forward, backward)] == [64, 1]
+
+
 def test_pooling_of_operands_that_lie_differently_has_a_rule_of_its_own() -> None:
     last, indices = "float32[2,64,32,32]{65536,1,2048,64}", "int64[2,64,16,16]{16384,1,1024,64}"
     mixed = ["float32[2,64,16,16]", last, [2, 2], [2, 2], [0, 0], [1, 1], False, indices]

@@ -294,11 +294,11 @@ def test_the_users_model_and_batch_are_not_touched() -> None:
 
 
 def test_modules_keep_their_modes_in_a_model_that_trains_and_one_in_evaluation_is_trained() -> None:
-    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Conv1d(4, 4, 1), nn.BatchNorm1d(4))
     model[0].eval()  # frozen statistics
 
     def kernels() -> list[str]:
-        names = [op.name.split(".")[1] for op in steady_ops(trace(model, x(2, 4)))]
+        names = [op.name.split(".")[1] for op in steady_ops(trace(model, x(2, 4, 8)))]
         return [name for name in names if "batch_norm" in name]
 
     forward = ["cudnn_batch_norm"] * 2

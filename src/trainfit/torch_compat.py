@@ -53,7 +53,9 @@ class DispatchMode(TorchDispatchMode):
         return False
 
 
-_PRODUCTS = frozenset(getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"))
+_PRODUCTS = frozenset(
+    getattr(torch.ops.aten, name) for name in ("mm", "addmm", "bmm", "baddbmm", "_addmm_activation", "_grouped_mm")
+)
 
 
 def is_rounded_product(func: Any, args: Sequence[Any]) -> bool:

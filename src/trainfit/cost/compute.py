@@ -137,13 +137,14 @@ def grouped_matmul(op: Op) -> tuple[Work, ...]:
     own = (groups, rows, columns, depth)
     parts = parts_of([(a, (0, 1, 3)), (b, (0, 2, 3)), (out, (0, 1, 2))], own)
     kind = "weights" if len(out.shape) == 3 and len(a.shape) == 2 else "tokens"
+    dtype = "tf32" if op.tf32 else a.dtype
 
     def work(rule: str, *sizes: int) -> Work:
-        return Work(rule, log(*sizes), 2 * prod(sizes), a.dtype, traffic_bytes(parts, sizes), num_sizes=4)
+        return Work(rule, log(*sizes), 2 * prod(sizes), dtype, traffic_bytes(parts, sizes), num_sizes=4)
 
     return tuple(
         resizable(partial(work, rule), own, _TOPS["grouped"])
-        for rule in dict.fromkeys((f"_grouped_mm {kind} {a.dtype}", f"_grouped_mm {kind} bfloat16"))
+        for rule in dict.fromkeys((f"_grouped_mm {kind} {dtype}", f"_grouped_mm {kind} bfloat16"))
     )
 
 

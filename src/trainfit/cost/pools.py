@@ -117,9 +117,9 @@ def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
     is_backward = name.endswith("backward")
     if "pool" in name and "adaptive" not in name:
         window, stride = _window(op, 2 if is_backward else 1)
-        if not is_backward:
-            return out.numel, prod(window)
-        return out.numel, prod(ceil(size / step) for size, step in zip(window, stride, strict=True))
+        reached = [ceil(size / step) for size, step in zip(window, stride, strict=True)] if is_backward else window
+        sides = image.shape[-len(window) :]  # a window may be larger than the image
+        return out.numel, prod(map(min, reached, sides))
     if any(kind in name for kind in _SMOOTH):
         if is_backward and "bicubic2d" not in name:
             return image.numel, 1
