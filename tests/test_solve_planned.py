@@ -15,9 +15,10 @@ from torch.utils.checkpoint import checkpoint
 import trainfit
 from test_plan import Shared, Stack, UNet, step_of
 from trainfit._plan import Planner, trace_for_plans
-from trainfit.apply import record_blocks
+from trainfit.apply import record_blocks, structure_of
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import hidden_memory
+from trainfit.records import BlockDecision, Phase
 from trainfit.simulate import AllocatorMode, simulate_memory
 from trainfit.solve import CHECKPOINTED, Choice, PlannedTraces
 from trainfit.trace import trace_step
@@ -54,6 +55,17 @@ def test_peaks_of_written_traces_are_those_of_the_planned_model(name: str) -> No
         judged = allocated._judged[choice.kept()]
         assert allocated.sketch(choice) == judged.peak_allocated_bytes
         assert reserved.sketch(choice) == judged.peak_reserved_bytes
+
+
+def test_saving_for_a_plan_does_not_interrupt_the_call_that_saves() -> None:
+    # nn.Linear issues a view of its weights, what the plan does with what is saved, and the product: one call.
+    made = planner(STEPS["stack"])
+    kept, structure = made.problem.option(0, 1).kept, structure_of(made.programs[0][1])
+    assert kept is not None
+    planned = made.planned_trace({made.problem.memory.blocks[0]: BlockDecision(kept, structure, rerun=False)})
+    for trace in (made.base[0], planned):
+        forward = [op for op in trace.ops if op.phase is Phase.FORWARD]
+        assert {op.continues for op in forward if op.name == "aten.addmm.default"} == {True}
 
 
 @pytest.mark.parametrize("allocator", ["classic", "expandable"])

@@ -47,7 +47,7 @@ def write_packing(saves: Sequence[Save], marked: Sequence[int]) -> Packer:
     lines += [f"  {line}" for number, save in enumerate(saves) for line in _lines(number, save)]
     lines += ["  break", " while True:", "  packed = differ(seen, tensor)", "  del tensor", "  seen += 1"]
     lines += ["  tensor = yield packed"]
-    names: dict[str, Any] = {"torch": torch, "position": position}
+    names: dict[str, Any] = {"__name__": __name__, "torch": torch, "position": position}
     exec(compile("\n".join(lines), "<packing>", "exec"), names)
     packer: Packer = names.pop("pack")  # its own globals must not lead to it: no cycles
     packer.__doc__ = "\n".join(lines)

@@ -20,7 +20,7 @@ from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import Ghost
 from trainfit.records import HostWork, MemoryEvent, Op, Phase, Section, TensorRef
 
-_BELOW_CALLS = ("trainfit.ghost", "trainfit.trace", "trainfit.torch_compat", "torch._ops")
+_BELOW_CALLS = ("trainfit.apply", "trainfit.ghost", "trainfit.trace", "trainfit.torch_compat", "torch._ops")
 """Modules that come between a call of the program's and the ops that it issues."""
 
 
