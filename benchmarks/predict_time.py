@@ -96,7 +96,7 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
         "The host's costs are what `trainfit calibrate` finds from single ops and small models in several processes.",
         "Steps that wait for the CPU were timed in turns with those (measure_host.py), each in several processes of",
         'its own, in two or three runs; the profile has the host of one. "Measured" is their median, "range" what',
-        'the estimate states (it claims nine tenths of them), and "in it" how many of them had their median there.',
+        'the estimate states, and "in it" how many of them had their median there.',
     )
     yield ""
     yield (

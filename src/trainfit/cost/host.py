@@ -110,8 +110,8 @@ class HostCosts:
     """1,024 elements that such an op writes."""
     fast_percent: int
     slow_percent: int
-    """Between these percentages of what the costs say lay nearly all of the small models' steps, and nine in ten of
-    other models'."""
+    """Between these percentages of what the costs say lay nearly all of the small models' steps, and most of other
+    models'."""
     weights_percent: Weights
 
     @staticmethod
