@@ -161,7 +161,7 @@ class Recorder:
         while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_BELOW_CALLS):
             frame = frame.f_back
         number = None if node is None else node._sequence_nr()
-        place, (last, first) = (number, id(frame), frame.f_lasti, module), self._call
+        place, (last, first) = (number, id(frame.f_code), frame.f_lasti, module), self._call
         may_loop = frame.f_code is not torch_compat.ENGINE_CODE or number == torch_compat.LEAF_SEQUENCE_NUMBER
         if last == place and not (may_loop and name == first):
             return True
