@@ -185,10 +185,14 @@ def nearest_form(row: Row, common: Sequence[Form]) -> str:
 
 
 def grown(features: Any, labels: Any, weights: Any, seed: int, max_leaves: int) -> tuple[Any, Any]:
+    classifier = DecisionTreeClassifier(max_features=0.8, max_leaf_nodes=max_leaves, random_state=seed)
+    return nodes(classifier.fit(features, labels, weights))
+
+
+def nodes(classifier: Any) -> tuple[Any, Any]:
     """(feature or -1, threshold or label) per node; nodes level by level, so that the children of the n-th node that
     has any are nodes 2n + 1 and 2n + 2."""
-    classifier = DecisionTreeClassifier(max_features=0.8, max_leaf_nodes=max_leaves, random_state=seed)
-    tree = classifier.fit(features, labels, weights).tree_
+    tree = classifier.tree_
     order, level = [], [0]
     while level:
         order += level

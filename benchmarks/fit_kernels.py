@@ -89,6 +89,8 @@ def fit(path: Path) -> None:
     import numpy as np
     from sklearn.tree import DecisionTreeClassifier
 
+    from fit_convolutions import nodes  # needs sklearn, which asking does not
+
     rows: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
     for line in gzip.decompress(path.read_bytes()).splitlines():
         name, known, kind = json.loads(line)
@@ -107,21 +109,6 @@ def fit(path: Path) -> None:
         stored[f"{name}/feature"], stored[f"{name}/value"] = nodes(tree)
         print(name, accuracy[name], flush=True)
     np.savez_compressed(OUT, accuracy=np.array(json.dumps(accuracy)), **stored)
-
-
-def nodes(classifier: Any) -> tuple[Any, Any]:
-    """(feature or -1, threshold or label) per node, level by level, as `cudnn.Tree` reads them."""
-    import numpy as np
-
-    tree = classifier.tree_
-    order, level = [], [0]
-    while level:
-        order += level
-        level = [c for n in level if tree.feature[n] >= 0 for c in (tree.children_left[n], tree.children_right[n])]
-    chosen = classifier.classes_[tree.value[:, 0, :].argmax(axis=1)]
-    is_inner = tree.feature[order] >= 0
-    values = np.where(is_inner, np.floor(tree.threshold[order]), chosen[order])
-    return np.where(is_inner, tree.feature[order], -1).astype(np.int8), values.astype(np.int32)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ In: an `Op`, of a trace or of a calibration. Out: `Work`s; the last one, `roofli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from trainfit.cost import compute, convolution, lists, moves, pools, reductions, rowwise, stream, walks
@@ -56,29 +56,28 @@ def _rules() -> Iterator[tuple[str, Rule]]:
 _RULES = dict(_rules())
 
 
+_BY_PROCESSORS: tuple[tuple[Collection[str], Callable[[Op, int], tuple[Work, ...]]], ...] = (
+    (compute.MATMULS, compute.matmul),
+    (compute.ATTENTIONS, compute.attention),
+    (rowwise.ROW_NORMS, rowwise.row_norm),
+    (rowwise.IMAGE_NORMS, rowwise.image_norm),
+    (walks.RUNNING, walks.running),
+    (rowwise.SOFTMAXES, walks.softmax),
+    (pools.POOLS, pools.pool),
+    (pools.SAMPLERS, pools.sampled),
+    (reductions.REDUCTIONS, reductions.reduction),
+)
+"""Rules that must know how many processors share the work."""
+
+
 def works(op: Op, num_sms: int) -> tuple[Work, ...]:
     """The op's prices, on a GPU of so many processors, in order of preference; empty when it does nothing."""
     name = base_name(op)
     if is_free(op, name):
         return ()
-    if name in compute.MATMULS:
-        return _with_roofline(op, compute.matmul(op, num_sms))
-    if name in compute.ATTENTIONS:
-        return _with_roofline(op, compute.attention(op, num_sms))
-    if name in rowwise.ROW_NORMS:
-        return _with_roofline(op, rowwise.row_norm(op, num_sms))
-    if name in rowwise.IMAGE_NORMS:
-        return _with_roofline(op, rowwise.image_norm(op, num_sms))
-    if name in walks.RUNNING:
-        return _with_roofline(op, walks.running(op, num_sms))
-    if name in rowwise.SOFTMAXES:
-        return _with_roofline(op, walks.softmax(op, num_sms))
-    if name in pools.POOLS:
-        return _with_roofline(op, pools.pool(op, num_sms))
-    if name in pools.SAMPLERS:
-        return _with_roofline(op, pools.sampled(op, num_sms))
-    if name in reductions.REDUCTIONS:
-        return _with_roofline(op, reductions.reduction(op, num_sms))
+    for names, by_processors in _BY_PROCESSORS:
+        if name in names:
+            return _with_roofline(op, by_processors(op, num_sms))
     if name.removeprefix("_").startswith("linalg_"):
         return _with_roofline(op, rowwise.factored(op))
     rule = (
