@@ -6,6 +6,7 @@ import contextlib
 import copy
 import warnings
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 import apply_zoo
 from apply_blocks import NOTHING, Counter, Function, X, around, gradients, watch
 from apply_zoo import TransformerBlock, assert_same, plan
-from trainfit.apply import record_block
+from trainfit.apply import record_block, runtime
 from trainfit.apply.geometry import geometry_of
 from trainfit.apply.packing import Save, finish, write_packing
 from trainfit.records import BlockDecision
@@ -68,7 +69,7 @@ class TestWhatLives:
 
             @staticmethod
             def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
-                seen.append((kept[-1]() is not None, [ref() is not None for ref in rebuilds.refs]))
+                seen.append((kept[-1]() is not None, [ref() is not None for ref in rebuilt]))
                 return grads[0]
 
         def body(x: torch.Tensor) -> torch.Tensor:
@@ -79,8 +80,9 @@ class TestWhatLives:
         model = around(body)
         program = record_block(model[1], (X.clone().requires_grad_(),), {})  # type: ignore[index]
         sine = next(op.outputs[0].storage for op in program.ops if "sin" in op.name)
-        rebuilds = Rebuilds(model, plan(model, {"1": BlockDecision((sine,))}))
-        model(X).sum().backward()
+        plan(model, {"1": BlockDecision((sine,))})
+        with watched_rebuilds() as rebuilt:
+            model(X).sum().backward()
         # The kept sine, from which tanh was rebuilt, is gone; of what was rebuilt, exp is there and tanh is not.
         assert seen == [(False, [True, False])]
 
@@ -171,24 +173,19 @@ def test_a_dropped_tensor_goes_when_the_block_lets_go_of_it_and_not_at_the_next_
     assert lives == [True, False, False]  # without a plan, recorded, under the plan
 
 
-class Rebuilds:
-    """Watches on what the block's replays rebuild."""
+@contextlib.contextmanager
+def watched_rebuilds() -> Iterator[list[weakref.ref[Any]]]:
+    """Watches on what replays rebuild."""
+    refs: list[weakref.ref[Any]] = []
+    original = runtime.Call._replay
 
-    def __init__(self, model: nn.Module, handle: Any) -> None:
-        self.refs: list[weakref.ref[Any]] = []
-        from trainfit.apply import runtime
+    def replay(call: Any) -> None:
+        original(call)
+        refs.extend(watch(mark().tensor) for mark in call.marks.values() if mark() is not None)
 
-        original = runtime.Call._replay
-
-        def replay(call: Any) -> None:
-            original(call)
-            self.refs += [watch(mark().tensor) for mark in call.marks.values() if mark() is not None]
-
-        pytest.MonkeyPatch().setattr(runtime.Call, "_replay", replay)
-        self.undo = lambda: setattr(runtime.Call, "_replay", original)
-
-    def __del__(self) -> None:
-        self.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime.Call, "_replay", replay)
+        yield refs
 
 
 class TestInPlace:
@@ -410,11 +407,12 @@ class TestGraphs:
     def test_part_of_a_backward_leaves_nothing_rebuilt(self, no_collection: None) -> None:
         weight = torch.ones(4, requires_grad=True)
         model = around(lambda x: (x.exp().sin() * weight).cos())
-        watcher = Rebuilds(model, plan(model, {"1": NOTHING}))
+        plan(model, {"1": NOTHING})
         out = model(X).sum()
-        torch.autograd.grad(out, [weight])
-        assert len(watcher.refs) > 1
-        assert all(storage() is None for storage in watcher.refs)
+        with watched_rebuilds() as rebuilt:
+            torch.autograd.grad(out, [weight])
+        assert len(rebuilt) > 1
+        assert all(storage() is None for storage in rebuilt)
         del out
 
 

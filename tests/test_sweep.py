@@ -191,7 +191,6 @@ def of_batch(results: list[SweepResult], batch: int) -> list[SweepResult]:
     return [result for result in results if dict(result.configuration.arguments)["batch"] == batch]
 
 
-@pytest.mark.xfail(strict=False, reason="fails after some other tests in one process; why is not known")
 def test_each_result_is_the_plan_of_its_configuration(swept: tuple[Path, list[SweepResult], Any]) -> None:
     results = of_batch(swept[1], 2)
     assert len(results) == 6
