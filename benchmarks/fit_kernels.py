@@ -3,9 +3,10 @@
     python benchmarks/fit_kernels.py ask FILE.gz [COUNT]      # where cuDNN is installed; no GPU is needed
     python benchmarks/fit_kernels.py fit FILE.gz              # needs scikit-learn
 
-Convolutions are drawn as `calibrate` draws its filters, every eighth as probe_convolutions.py does, every eighth is one
-of those that tell speech models where tokens stand, by seeds of their own. A tree is grown on four fifths of them; the
-shares of the last fifth that come out right, of all and of each kind, are written into the file.
+Convolutions are drawn as `calibrate` draws its filters, half of them as nets have them, every eighth as
+probe_convolutions.py does, every eighth is one of those that tell speech models where tokens stand, by seeds of their
+own. A tree is grown on four fifths of them, which says the engine; the shares of the last fifth of which the engine
+comes out right, and the kind of its kernels, of all and of each kind, are written into the file.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ import torch
 
 from probe_convolutions import DTYPES, draw, is_moderate
 from trainfit.calibrate.drawn_filters import Drawn, frequent_layers, layers
+from trainfit.calibrate.usual_filters import usual_layers
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.cudnn import Kind, Problem, family
-from trainfit.gpus.hidden.cudnn_kernels import KERNELS, asked, features
+from trainfit.gpus.hidden.cudnn_kernels import asked, features, kernels_of
 
 SEED, COUNT = 901, 90_000
 KINDS: tuple[Kind, ...] = ("output", "input gradient", "weight gradient")
@@ -58,10 +60,11 @@ def positions(random: Random) -> Drawn:
 
 def problems(count: int) -> Iterator[Problem]:
     """All passes of convolutions; those of a window per channel are left out, and products, which cuBLASLt does."""
-    drawn, often, random = layers(SEED), frequent_layers(SEED), Random(SEED)
+    drawn, often, usual, random = layers(SEED), frequent_layers(SEED), usual_layers(SEED), Random(SEED)
     for number in range(count):
         if number % 8:
-            layer = positions(random) if number % 8 == 1 else next(often if number % 8 == 2 else drawn)
+            turn = {2: often, 3: drawn, 4: drawn}.get(number % 8, usual)
+            layer = positions(random) if number % 8 == 1 else next(turn)
             dtype, is_last = str(layer.dtype).removeprefix("torch."), layer.nhwc
             x, y = (layer.out, layer.x) if layer.is_transposed else (layer.x, layer.out)
             shapes = tuple((*shape[:2], *as_image(shape[2:], 1)) for shape in (x, layer.weight, y))
@@ -80,9 +83,10 @@ def problems(count: int) -> Iterator[Problem]:
 def ask(path: Path, count: int) -> None:
     with gzip.open(path, "wt") as file:
         for problem in problems(count):
-            kind = asked(problem, GPU)
-            if kind is not None:
-                file.write(json.dumps([family(problem), features(problem), KERNELS.index(kind)]) + "\n")
+            engine = asked(problem, GPU)
+            if engine is not None:
+                known = family(problem), features(problem), engine, kernels_of(problem, engine)
+                file.write(json.dumps(known) + "\n")
 
 
 def fit(path: Path) -> None:
@@ -92,9 +96,11 @@ def fit(path: Path) -> None:
     from fit_convolutions import nodes  # needs sklearn, which asking does not
 
     rows: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
+    kinds: dict[str, dict[int, str]] = defaultdict(dict)
     for line in gzip.decompress(path.read_bytes()).splitlines():
-        name, known, kind = json.loads(line)
-        rows[name].append((known, kind))
+        name, known, engine, kind = json.loads(line)
+        rows[name].append((known, engine))
+        kinds[name][engine] = kind
     stored: dict[str, Any] = {}
     accuracy = {}
     for name, found in sorted(rows.items()):
@@ -103,8 +109,9 @@ def fit(path: Path) -> None:
         tree = DecisionTreeClassifier(max_leaf_nodes=MAX_LEAVES, min_samples_leaf=FEWEST, random_state=0)
         tree.fit(inputs[:seen], labels[:seen])
         predicted, unseen = tree.predict(inputs[seen:]), labels[seen:]
-        shares = {"right": predicted == unseen}
-        shares |= {KERNELS[number]: (predicted == unseen)[unseen == number] for number in sorted(set(unseen.tolist()))}
+        guessed, true = (np.array([kinds[name][engine] for engine in engines]) for engines in (predicted, unseen))
+        shares = {"engine": predicted == unseen, "kind": guessed == true}
+        shares |= {kind: (guessed == true)[true == kind] for kind in sorted(set(true.tolist()))}
         accuracy[name] = {key: round(float(share.mean()), 3) for key, share in shares.items()} | {"rows": len(unseen)}
         stored[f"{name}/feature"], stored[f"{name}/value"] = nodes(tree)
         print(name, accuracy[name], flush=True)

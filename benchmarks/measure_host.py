@@ -47,7 +47,7 @@ from loop import training_step
 from measure_memory import step_ms
 from measure_time import jobs_of
 from timeline import issued, small, timeline
-from trainfit.calibrate.host import time_host
+from trainfit.calibrate.host import prepare_host, time_host
 from zoo import select
 
 CASES = (
@@ -60,7 +60,7 @@ CASES = (
 )  # fmt: skip
 """Those that wait for the CPU, or nearly do."""
 WARM_UP, TIMED = 2, 9
-WIDTH = 16
+WIDTH = 8
 NUM_THREADS = torch.get_num_threads()
 """Of each child. The parent has one: threads that it had started would be missing in children, which wait for them."""
 BATCH_S = 150
@@ -134,6 +134,7 @@ def run_case(
             one()
     if device == "cuda":
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # others need the memory in their turns
     answer({"started_s": [round(built_s - begin_s, 1), round(time.monotonic() - begin_s, 1)]})
     wait()
     times_ms, loops_ns = [], []
@@ -142,6 +143,8 @@ def run_case(
         times_ms.append(round(step_ms(step, device), 3))
         loops_ns.append(loop_ns(5000))
     after = core()
+    if device == "cuda":
+        torch.cuda.empty_cache()
     # A process in which a profiler was started launches more slowly ever after.
     looked = {"issued": issued(steps[1], TIMED), "timeline": timeline(step)} if look else {}
     answer(
@@ -160,11 +163,11 @@ def run_case(
 
 
 def run_host(wait: Callable[[], None], answer: Callable[..., None]) -> None:
-    torch.ones(1, device="cuda")
+    prepared = prepare_host()
     answer({})
     wait()
     before = core()
-    answer({**time_host(), "cores": [before, core()], "at_s": time.time()})
+    answer({**time_host(prepared, with_kernels=True), "cores": [before, core()], "at_s": time.time()})
 
 
 def core() -> int:

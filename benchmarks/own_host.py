@@ -13,7 +13,7 @@ import gzip
 import json
 from pathlib import Path
 
-from trainfit.calibrate.host import host_costs
+from trainfit.calibrate.host import host_costs, traced_models
 from trainfit.cost.profile import shipped_profile, write_profile
 from trainfit.gpus.catalogue import find_gpu
 
@@ -31,7 +31,8 @@ def main() -> None:
     if profile is None:
         parser.error("the package ships no profile of the H200")
     content = json.loads(SHIPPED.read_text())
-    content["host"] = host_costs(records, find_gpu("h200"), profile.tables)
+    gpu = find_gpu("h200")
+    content["host"] = host_costs(records, gpu, profile.tables, traced_models(gpu))
     write_profile(args.out, content)
 
 

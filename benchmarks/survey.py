@@ -2,33 +2,36 @@
 
 survey_draw.py drew them and wrote results/survey_drawn.jsonl; here its lines become cases. Of the first draw
 `development` is there to develop with, `blind` was predicted before anybody measured it; of the second draw `further`
-and `fresh`. They are not part of `zoo()`; `select` knows them by name, and `survey_cases(tiny=True)` are small ones
-that run on a CPU. Nothing here needs a GPU. Command, to list what is measured, as the other scripts take it
-(NAME:every is a case that is trained with every layer checkpointed):
+and `fresh`, of the third `third` and `unseen`. They are not part of `zoo()`; `select` knows them by name, and
+`survey_cases(tiny=True)` are small ones that run on a CPU. Nothing here needs a GPU. Command, to list what is measured,
+as the other scripts take it (NAME:every is a case that is trained with every layer checkpointed):
 
     python benchmarks/survey.py development
-    python benchmarks/survey.py fresh
+    python benchmarks/survey.py unseen
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 import transformers as hf
 
 from zoo_case import Case, Precision
 from zoo_hf import Batch, build, image_batch, seq2seq_batch, token_batch
 
 DRAWN = Path(__file__).parent / "results" / "survey_drawn.jsonl"
-Part = Literal["development", "blind", "further", "fresh"]
-Task = Literal["causal", "masked", "seq2seq", "image", "audio", "speech", "video", "sequence"]
+Part = Literal["development", "blind", "further", "fresh", "third", "unseen"]
+Task = Literal[
+    "causal", "masked", "seq2seq", "image", "audio", "speech", "video", "sequence", "features", "contrast"
+]  # fmt: skip
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
     "fused": partial(torch.optim.AdamW, fused=True),
@@ -47,6 +50,8 @@ WIDTH_KEYS = (
 )  # fmt: skip
 LABELS = {"image": 1000, "audio": 10, "video": 100, "sequence": 3}
 TINY_LENGTH, TINY_ROWS, WIDE = 64, 2, 6000
+TITLE_LENGTH = 64
+"""Of the texts that stand beside images."""
 TINY_LAYERS = {"audio": 2, "video": 2, "image": 2}
 """Their inputs stay large; four for others, since some repeat a pattern of layers."""
 
@@ -93,9 +98,25 @@ def case_of(drawn: Drawn, tiny: bool = False) -> Case:
         batch=batch_of(drawn, config, model_class.main_input_name, tiny),
         precision=drawn.precision,
         optimizer=OPTIMIZERS[drawn.optimizer],
+        loss=LOSSES.get(drawn.task),
         checkpoint=drawn.checkpointed,
         clip_grad_norm=drawn.clip_grad_norm,
     )
+
+
+def small_features(output: Any) -> torch.Tensor:
+    """A loss for models that come without a head."""
+    return output[0].float().square().mean()
+
+
+def matching_pairs(output: Any) -> torch.Tensor:
+    """Which text belongs to which image, the loss that these models were made with."""
+    logits = output.logits_per_image.float()
+    return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
+
+
+LOSSES: dict[Task, Callable[[Any], torch.Tensor]] = {"features": small_features, "contrast": matching_pairs}
+"""Of the tasks whose models compute none themselves."""
 
 
 def tiny_config(drawn: Drawn, full: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +154,10 @@ def float_batch_of(drawn: Drawn, config: Any, main_input: str, tiny: bool) -> Ba
         return seq2seq_batch(rows, length, length // 2, config.vocab_size)
     if drawn.task == "image":
         return image_batch(rows, drawn.length, LABELS["image"])
+    if drawn.task == "features":
+        return lambda device: {"pixel_values": torch.randn(rows, 3, drawn.length, drawn.length, device=device)}
+    if drawn.task == "contrast":
+        return partial(titled_images, rows, drawn.length, config.text_config)
     if drawn.task == "sequence":
         return partial(sentences, rows, length, config.vocab_size)
     if drawn.task == "video":
@@ -146,6 +171,14 @@ def sentences(rows: int, length: int, vocab: int, device: str) -> dict[str, torc
     return {
         "input_ids": torch.randint(2, vocab, (rows, length), device=device),
         "labels": torch.randint(0, LABELS["sequence"], (rows,), device=device),
+    }
+
+
+def titled_images(rows: int, side: int, config: Any, device: str) -> dict[str, torch.Tensor]:
+    length = min(TITLE_LENGTH, config.max_position_embeddings)
+    return {
+        "input_ids": torch.randint(2, config.vocab_size, (rows, length), device=device),
+        "pixel_values": torch.randn(rows, 3, side, side, device=device),
     }
 
 

@@ -4,10 +4,14 @@
     python benchmarks/survey_draw.py --part blind --count 25 --predicted PREDICTIONS
     python benchmarks/survey_draw.py --part further --count 10 --predicted PREDICTIONS        # the second
     python benchmarks/survey_draw.py --part fresh --count 26 --predicted PREDICTIONS
+    python benchmarks/survey_draw.py --part third --count 6 --predicted PREDICTIONS           # the third
+    python benchmarks/survey_draw.py --part unseen --count 26 --predicted PREDICTIONS
 
 The model types of transformers' auto mappings stand in an order that the seed gives; those that other sets of this
 folder, or an earlier draw, have are left out. Of eight in a row five are for development, three are blind; of eighteen
-in the second draw five are to develop further with, thirteen are blind again. For each type the seed draws
+in the second draw five are to develop further with, thirteen are blind again; of fourteen in the third three and
+eleven. Few types were left for the third, so it also tries those again that earlier draws had to leave out, with
+another way to train them, and then models without a head and those of images and texts. For each type the seed draws
 precision, optimizer, padding, attention, checkpointing, clipping, layers, length, and how long the GPU is to be busy.
 Then everything is mechanical: layers are halved until the model has at most `MOST_PARAMETERS`, vocabulary and experts
 are cut, one step is trained small on the CPU, and the batch is scaled by what is predicted. What transformers itself
@@ -19,13 +23,14 @@ be stopped and go on.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
 import re
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -51,6 +56,8 @@ MAPPINGS: dict[Task, tuple[str, int]] = {
     "sequence": ("SEQUENCE_CLASSIFICATION", 2),
 }
 """The mapping of each task, and how often a type of it is drawn."""
+WIDER: dict[Task, tuple[str, int]] = {"features": ("IMAGE", 2), "contrast": ("ZERO_SHOT_IMAGE_CLASSIFICATION", 1)}
+"""Models without a head, and those of images and texts: for a draw for which few types are left."""
 PRECISIONS = {"amp": 35, "bf16": 35, "fp32": 10, "tf32": 10, "fp16amp": 10}
 OPTIMIZERS = {"adamw": 60, "fused": 20, "momentum": 15, "adafactor": 5}
 EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
@@ -73,13 +80,19 @@ class Draw:
     open: tuple[Part, int]
     """Whose measurements may be looked at, and how many of a row they are."""
     blind: Part
+    wide: bool = False
+    """Whether types that earlier draws left out stand in it, too, and after all of these the `WIDER` tasks'."""
 
     @property
     def parts(self) -> tuple[Part, Part]:
         return self.open[0], self.blind
 
 
-DRAWS = (Draw(20261116, 8, ("development", 5), "blind"), Draw(20261117, 18, ("further", 5), "fresh"))
+DRAWS = (
+    Draw(20261116, 8, ("development", 5), "blind"),
+    Draw(20261117, 18, ("further", 5), "fresh"),
+    Draw(20261118, 14, ("third", 3), "unseen", wide=True),
+)
 
 
 class Skipped(Exception):
@@ -88,22 +101,33 @@ class Skipped(Exception):
 
 def order(draw: Draw, seen: set[str]) -> Iterator[tuple[str, Task, Part]]:
     """Every other type once, with the task that it is drawn for."""
-    mappings = {
-        task: dict(getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES"))
-        for task, (mapping, _) in MAPPINGS.items()
-    }
+    mappings = {task: names_of(mapping) for task, (mapping, _) in MAPPINGS.items()}
     for task in ("causal", "sequence"):  # encoders and seq2seq models appear there too
         others = {name for other in MAPPINGS if other != task for name in mappings[other] if other != "sequence"}
         mappings[task] = {name: model for name, model in mappings[task].items() if name not in others}
     chance = random.Random(draw.seed)
-    waiting = {task: chance.sample(sorted(names), len(names)) for task, names in mappings.items()}
+    types = shuffled(chance, {task: (mappings[task], weight) for task, (_, weight) in MAPPINGS.items()})
+    if draw.wide:
+        types = itertools.chain(types, shuffled(chance, {task: (names_of(m), w) for task, (m, w) in WIDER.items()}))
     seen, number = set(seen), 0
-    while any(waiting.values()):
-        task = chance.choices(list(MAPPINGS), [weight for _, weight in MAPPINGS.values()])[0]
-        if waiting[task] and (name := waiting[task].pop()) not in seen:
+    for name, task in types:
+        if name not in seen:
             seen.add(name)
             yield name, task, draw.open[0] if number % draw.row < draw.open[1] else draw.blind
             number += 1
+
+
+def shuffled(chance: random.Random, tasks: dict[Task, tuple[Collection[str], int]]) -> Iterator[tuple[str, Task]]:
+    """Every type of every task, tasks with more weight sooner."""
+    waiting = {task: chance.sample(sorted(names), len(names)) for task, (names, _) in tasks.items()}
+    while any(waiting.values()):
+        task = chance.choices(list(tasks), [weight for _, weight in tasks.values()])[0]
+        if waiting[task]:
+            yield waiting[task].pop(), task
+
+
+def names_of(mapping: str) -> dict[str, Any]:
+    return dict(getattr(modeling_auto, f"MODEL_FOR_{mapping}_MAPPING_NAMES"))
 
 
 def known_types() -> set[str]:
@@ -121,7 +145,7 @@ def draw_type(seed: int, model_type: str, task: Task, part: Part) -> tuple[Drawn
     padded, eager, checkpointed, clipped = (chance.random() < share for share in (0.4, 0.12, 0.2, 0.15))
     layers, length, waves = chance.choice((4, 6, 8, 12, 12, 16, 24)), chance.choice(LENGTHS), chance.choice(WAVES)
     target_ms, waits = math.exp(chance.uniform(math.log(25), math.log(120))), chance.random() < 1 / 3
-    name = getattr(modeling_auto, f"MODEL_FOR_{MAPPINGS[task][0]}_MAPPING_NAMES")[model_type]
+    name = names_of((MAPPINGS | WIDER)[task][0])[model_type]
     model: Any = getattr(hf, name if isinstance(name, str) else name[0])
     if not hasattr(model, "config_class"):
         raise Skipped("needs a package that is not installed")
@@ -130,8 +154,9 @@ def draw_type(seed: int, model_type: str, task: Task, part: Part) -> tuple[Drawn
     if task in ("causal", "masked", "seq2seq", "sequence") and "vocab_size" not in own:
         raise Skipped("put together from other models, which its configuration names")
     config = changes(own, task, layers) | ({"attn_implementation": "eager"} if eager else {})
-    if task in ("image", "video"):
-        length = own.get("image_size") if isinstance(own.get("image_size"), int) else 224
+    if task in ("image", "video", "features", "contrast"):
+        size = own.get("vision_config", own).get("image_size")
+        length = size if isinstance(size, int) else 224
     elif task in ("audio", "speech"):
         length = waves
     else:
@@ -240,8 +265,9 @@ def main() -> None:
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
     number = next(number for number, draw in enumerate(DRAWS) if args.part in draw.parts)
     draw = DRAWS[number]
-    earlier = {line["type"] for line in lines if any(line["part"] in other.parts for other in DRAWS[:number])}
-    done = {line["type"] for line in lines}
+    parts = {part for other in DRAWS[:number] for part in other.parts}
+    earlier = {line["type"] for line in lines if line["part"] in parts and not ("skipped" in line and draw.wide)}
+    done = {line["type"] for line in lines if line["part"] in draw.parts}
     count = args.count - sum(line["part"] == args.part and "skipped" not in line for line in lines)
     jobs = [job for job in order(draw, known_types() | earlier) if job[0] not in done and job[2] == args.part]
     for (model_type, _, part), found in forks.run(jobs, partial(consider, draw.seed), width=1, timeout_s=LIMIT_S):

@@ -29,6 +29,7 @@ import price_layers
 import trainfit
 from trainfit.calibrate.measure import Sample, describe, measure
 from trainfit.cost import price_with, pricing_for
+from trainfit.cost.classify import works
 from trainfit.cost.described import read_op
 from trainfit.cost.reduce import in_a_step_ns
 from trainfit.gpus.catalogue import find_gpu
@@ -78,7 +79,8 @@ def compared(out: Path) -> Iterator[tuple[dict[str, Any], str, float, float]]:
             outputs = [output for output in sample["outputs"] if output]
             op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
             (cost,) = price_with([op], pricing)
-            measured = sample["cold_ns"] if cost.arithmetic_ns else in_a_step_ns(sample["cold_ns"], sample["warm_ns"])
+            work = next(iter(works(op, pricing.gpu.num_sms)), None)
+            measured = in_a_step_ns(work, sample["cold_ns"], sample["warm_ns"], pricing.gpu) if work else 0.0
             yield {**sample, "family": path.name.split(".")[0]}, cost.rule, measured, float(cost.kernel_ns)
 
 

@@ -20,7 +20,9 @@ SIMPLE_GPU = dataclasses.replace(
 )
 HOST = HostCosts(
     forward_ns=10,
+    loop_ns=3,
     backward_ns=20,
+    backward_loop_ns=6,
     backward_pass_ns=0,
     cast_ns=60,
     module_ns=100,
@@ -78,8 +80,9 @@ def timed(forward: dict[str, float], backward: dict[str, float], optimizer: dict
 
 
 # By hand: a forward op 10,000, a cast 7,000, a module 30,000, a backward op 20,000, a backward pass 70,000, a further
-# kernel 4,000, a recurrent op 300,000 and each of its kernels 9,000, a hooked tensor 1,000, a region 500,000, a
-# reentrant one 90,000, an optimizer's step 50,000, its call 8,000 and each listed tensor 200.
+# kernel 4,000, a recurrent layer 300,000 and each of its kernels 9,000, a call of a loop 6,000 and its node 15,000, a
+# hooked tensor 1,000, a region 500,000, a reentrant one 90,000, an optimizer's step 50,000, its call 8,000 and each
+# listed tensor 200.
 KNOWN_NS = {
     "inner": 3_000.0, "backward_inner": 2_500.0, "inner_view": 100.0, "further_kernel": 4_000.0, "wait": 11_000.0,
     "host_op": 2_000.0, "host_elements": 700.0,
@@ -100,6 +103,7 @@ TIMINGS = {
         {"recurrent": 1, "recurrent_kernel": 100}, {"recurrent": 2, "recurrent_kernel": 100}, UPDATE,
         1_200_000, 1_500_000, 58_000,
     ),
+    "loops": timed({"loop": 10, "forward": 1}, {"backward_loop": 2}, UPDATE, 70_000, 30_000, 58_000),
     "reentrant": timed(
         {"forward": 10}, {"forward": 10, "reentrant": 1, "backward": 10}, UPDATE, 100_000, 390_000, 58_000
     ),

@@ -6,7 +6,8 @@ import contextlib
 import gzip
 import itertools
 import json
-import os
+import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import pytest
 import torch
 
-from trainfit import calibrate
-from trainfit.calibrate import host
+from trainfit import calibrate, ghost_gpu
+from trainfit.calibrate import HOST_STRETCHES, host
 from trainfit.calibrate.drawn_filters import frequent_layers, layers
-from trainfit.calibrate.host import TIMED, charges_of, time_in_a_fresh_process, time_models, training_of
-from trainfit.calibrate.measure import Kernel, Sample, describe, single_passes, split_at_markers
+from trainfit.calibrate.host import TIMED, charges_of, host_processes, time_models, traced, training_of
+from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, single_passes, split_at_markers
 from trainfit.calibrate.models import small_models
 from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
 from trainfit.cost import load_profile
@@ -31,6 +32,8 @@ from trainfit.errors import UnknownGpu, UsageError
 from trainfit.gpus.catalogue import find_gpu
 
 ROOT = Path(__file__).parents[1]
+H200 = find_gpu("h200")
+MEASURE = sys.modules["trainfit.calibrate.measure"]  # the package has a function of that name
 PARTIAL = ROOT / "benchmarks" / "results" / "h200.json.partial.gz"
 SHIPPED = ROOT / "src" / "trainfit" / "cost" / "profiles" / "h200.json"
 HEADER = {"schema": 1, "gpu": "NVIDIA H200", "torch": "2.11.0"}
@@ -60,6 +63,22 @@ def sample(numel: int) -> Sample:
     )
 
 
+class Process:
+    """As if one were waiting."""
+
+    def __init__(self, times: dict[str, Any]) -> None:
+        self._times = times
+        self.is_ready = self.with_kernels = False
+
+    def wait(self) -> None:
+        self.is_ready = True
+
+    def times(self, with_kernels: bool) -> dict[str, Any]:
+        assert self.is_ready
+        self.with_kernels = with_kernels
+        return self._times
+
+
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
     """A machine with a GPU on which every workload gives one sample; returns what was measured."""
@@ -73,8 +92,10 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(calibrate, "_header", lambda: HEADER)
-    monkeypatch.setattr(calibrate, "time_in_a_fresh_process", lambda: TIMES)
-    monkeypatch.setattr(host, "small_models", lambda: {"small": None})
+    monkeypatch.setattr(
+        calibrate, "host_processes", lambda count: contextlib.nullcontext([Process(TIMES) for _ in range(count)])
+    )
+    monkeypatch.setattr(calibrate, "traced_models", lambda gpu: {"small": []})
     monkeypatch.setattr(host, "charges_of", lambda *_: CHARGES)
     monkeypatch.setattr(calibrate, "measure", measure)
     monkeypatch.setattr(calibrate, "WORKLOADS_PER_CHUNK", 40)
@@ -91,7 +112,7 @@ def test_the_profile_and_the_raw_samples_are_written(tmp_path: Path) -> None:
     reports: list[str] = []
     calibrate.calibrate(tmp_path / "gpu.json", reports.append)
     assert [report.split(":")[0] for report in reports] == [
-        "host 0", "small 0", "host 1", "small 40", "host 2", "large 0", "host 3",
+        "host 0", "small 0", "host 1", "small 40", "host 2", "large 0", "host 3", "writing the profile",
     ]  # fmt: skip
     profile = load_profile(tmp_path / "gpu.json")
     assert list(profile.tables) == ["pointwise contiguous"]
@@ -166,8 +187,8 @@ def test_where_everything_was_measured_the_profile_is_written_again_without_a_gp
 @pytest.mark.usefixtures("machine")
 def test_the_host_s_usual_time_is_the_mean_of_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = TIMES | {"host_times_ns": {"small": {"forward": [16], "backward": [7], "optimizer": [9]}}}
-    processes = iter([TIMES, slow, TIMES, slow])
-    monkeypatch.setattr(calibrate, "time_in_a_fresh_process", lambda: next(processes))
+    processes = [Process(times) for times in (TIMES, slow, TIMES, slow)]
+    monkeypatch.setattr(calibrate, "host_processes", lambda count: contextlib.nullcontext(processes))
     calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
     costs = load_profile(tmp_path / "gpu.json").host
     assert (costs.forward_ns, costs.backward_ns, costs.optimizer_call_ns) == (6, 5, 7)  # two ops in forward
@@ -178,16 +199,89 @@ def test_the_host_s_usual_time_is_the_mean_of_the_processes(tmp_path: Path, monk
     assert (costs.fast_percent, costs.slow_percent) == (67, 133)  # 16 and 32 ns where costs say 24
 
 
-def test_models_are_timed_in_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import os; print('chatter'); print('{\"small\": {\"forward\": [' + str(os.getppid()) + ']}}')"
-    monkeypatch.setattr(host, "_WRITE_TIMES", code)
-    assert time_in_a_fresh_process() == {"small": {"forward": [os.getpid()]}}
+@pytest.mark.usefixtures("machine")
+def test_kernels_are_counted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = [Process(TIMES) for _ in range(4)]
+    monkeypatch.setattr(calibrate, "host_processes", lambda count: contextlib.nullcontext([*processes]))
+    calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
+    assert [process.with_kernels for process in processes] == [False, False, False, True]  # the last is asked first
 
 
-def test_a_process_that_cannot_time_the_models_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_WRITE_TIMES", "raise SystemExit('no CUDA driver')")
-    with pytest.raises(RuntimeError, match="the process that times small models failed:\nno CUDA driver"):
-        time_in_a_fresh_process()
+def test_models_are_timed_in_processes_that_wait_until_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        "import os; print('chatter'); print('ready', flush=True); told = input(); print('{\"told\": \"' + told + '\"}')"
+    )
+    monkeypatch.setattr(host, "_SERVE", code)
+    with host_processes(2) as (one, other):
+        other.wait()
+        one.wait()
+        assert other.times(with_kernels=False) == {"told": "time"}
+        assert one.times(with_kernels=True) == {"told": "time and count"}
+
+
+def test_processes_that_were_not_asked_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_SERVE", "print('ready', flush=True); input()")
+    with host_processes(1) as (one,):
+        one.wait()
+    assert one._process.returncode == -signal.SIGKILL
+
+
+def asked(process: host.HostProcess) -> host.HostTimes:
+    process.wait()
+    return process.times(with_kernels=False)
+
+
+@pytest.mark.parametrize("before", ["", "print('ready', flush=True); input(); "])
+def test_a_process_that_cannot_time_the_models_says_why(before: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "_SERVE", f"{before}raise SystemExit('no CUDA driver')")
+    with (
+        pytest.raises(RuntimeError, match="the process that times small models failed:\nno CUDA driver"),
+        host_processes(1) as (one,),
+    ):
+        asked(one)
+
+
+WARM, COLD, NOTHING = (0, False), (0, True), (None, False)
+SEVERAL = [WARM, WARM, (None, True), COLD, (None, True), COLD, NOTHING]
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("alone_ns", "runs"),
+    [
+        ([(10_000, 20_000)], SEVERAL),
+        ([(5 * MS, 6 * MS), (10_000, 20_000)], [NOTHING, NOTHING, *SEVERAL]),  # a library chose a kernel
+        ([(5 * MS, 9 * MS), (10_000, 4 * MS)], [WARM, NOTHING]),
+        ([(5 * MS, 9 * MS), (3 * MS, 4 * MS)], [NOTHING, WARM, NOTHING]),  # behind a marker: the GPU waited for the CPU
+    ],
+)
+def test_an_op_that_lasts_long_is_timed_once(
+    alone_ns: list[tuple[int, int]], runs: list[tuple[int | None, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert timed_runs(lambda x: x * 2, alone_ns, monkeypatch) == runs
+
+
+def test_products_are_timed_as_often_as_others_however_long_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert timed_runs(lambda x: torch.mm(x, x.t()), [(10_000, 9 * MS)], monkeypatch) == SEVERAL
+
+
+def timed_runs(
+    work: Callable[[torch.Tensor], Any], alone_ns: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int | None, bool]]:
+    """What is marked where the op takes so long to issue, and to run, when it runs alone."""
+    times = iter(alone_ns)
+    monkeypatch.setattr(MEASURE, "_run_alone", lambda func, args, kwargs: (func(*args, **kwargs), *next(times)))
+    monkeypatch.setattr(MEASURE, "_reads_twice", lambda args, kwargs: False)
+    monkeypatch.setattr(MEASURE, "gpu_marker", lambda cycles: None)
+    with ghost_gpu("h200"):
+        x = torch.ones(4, 4, device="cuda")
+        with OpTimer(2, set()) as timer:
+            work(x)
+    assert not list(times)
+    kernels = [kernel for _ in timer._runs for kernel in (Kernel(0, 1, "marker"), Kernel(0, 7, "own"))]
+    (found,) = timer.samples(kernels, "marker")
+    assert (found.warm_ns, found.cold_ns) == (7, 7)
+    return [tuple(run) for run in timer._runs]
 
 
 def test_the_shipped_profile_is_what_the_command_made_of_its_samples() -> None:
@@ -200,7 +294,7 @@ def test_the_shipped_profile_is_what_the_command_made_of_its_samples() -> None:
     reduced = reduce_samples(find_gpu("h200"), (record["sample"] for record in records if "sample" in record))
     assert len(reduced.tables) + len(reduced.lines) > 400
     assert reduced._asdict() == {name: shipped[name] for name in reduced._fields}
-    assert sum("host_times_ns" in record for record in records) == 8
+    assert sum("host_times_ns" in record for record in records) == HOST_STRETCHES + 1
 
 
 def test_without_a_gpu_it_says_where_to_run(tmp_path: Path) -> None:
@@ -291,7 +385,7 @@ COUNTED = {"forward": 1000, "backward": 3000, "optimizer": 2}
 
 def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
     weights = dict.fromkeys(WEIGHED, 100) | {"convolution": 200, "batch norm": 200}
-    charged = charges_of(small_models()["images checkpointed"], find_gpu("h200"), shipped_tables(), weights, COUNTED)
+    charged = charges_of(traced(small_models()["images checkpointed"], H200), H200, shipped_tables(), weights, COUNTED)
     # The stem; ten blocks of a sum and twice a convolution, a norm, its count of batches and an activation; mean, head,
     # log-softmax. The loss comes with log-softmax, the head's transpose with its product. Convolutions and batch norms
     # weigh twice as much. Every block is a region that is run again.
@@ -310,7 +404,7 @@ def test_a_small_model_is_charged_for_what_its_trace_has() -> None:
 def test_reentrant_regions_of_a_small_model_are_charged_as_such_and_micro_batches_each() -> None:
     weights = dict.fromkeys(WEIGHED, 100)
     plain, reentrant, twice = (
-        charges_of(small_models()[name], find_gpu("h200"), shipped_tables(), weights, COUNTED)
+        charges_of(traced(small_models()[name], H200), H200, shipped_tables(), weights, COUNTED)
         for name in ("flat", "flat reentrant", "flat accumulated")
     )
     assert reentrant["backward"]["reentrant"] == 10

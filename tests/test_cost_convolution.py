@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
@@ -16,15 +18,16 @@ def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convolution, "asked", lambda *_: None)
 
 
-ANYWHERE = [((0.0,) * 12, 1.0)]
+ANYWHERE = [((0.0,) * 13, 1.0)]
 PASSES = {f"convolution {name} plain half nchw fused": ANYWHERE for name in ("forward", "input", "weight")}
 IMAGE, WEIGHT, OUT = "bfloat16[2,8,8,8]", "bfloat16[16,8,3,3]", "bfloat16[2,16,8,8]"
 SETTINGS: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
 # One wave of tiles of 64 x 64 on the H200: a processor does 989,500 / 132 operations in a ns, 36% of it on such tiles.
 # Sums are 9 x 64 long: channels come in steps of 64. The kernels begin after 2.6 us, layouts take 7.2, a wave 1.25.
 FORWARD_NS = 2600 + 7200 + 1250 + 2 * 64 * 64 / 0.36 * 576 / (989_500 / 132)
-# 2 bytes of each: 1024 of the image, 1152 of the weight, 2048 of the result, over which layout changes go three times.
-TRAFFIC_NS = 3 * 2 * (1024 + 1152 + 2048)
+# 2 bytes of each: 1024 of the image, 1152 of the weight, 2048 of the result. All are read or written once, and twice
+# more to change layouts: images in blocks of 32 channels, so the image's 8 count four times, the result's 16 twice.
+TRAFFIC_NS = 2 * ((1 + 2 * 4) * 1024 + 3 * 1152 + (1 + 2 * 2) * 2048)
 
 
 def forward(image: str = IMAGE, bias: str | None = None) -> Op:
@@ -50,7 +53,8 @@ def rule_of(an_op: Op) -> str:
 def test_layout_changes_and_the_product_come_one_after_the_other() -> None:
     assert H200.bf16_tflops is not None  # the simple GPU does 1 TFLOP/s
     time_ns = 1000 + TRAFFIC_NS + H200.bf16_tflops * FORWARD_NS
-    assert ns_of(forward(), profile=profile_of(PASSES)) == pytest.approx(time_ns, abs=1)
+    # 5% more than the least of what is as large or larger, which is where everything takes as long as is ideal
+    assert ns_of(forward(), profile=profile_of(PASSES)) == pytest.approx(1.05 * time_ns, abs=1)
 
 
 def test_two_gradients_are_two_passes() -> None:
@@ -107,7 +111,7 @@ def test_a_transposed_convolution_is_the_gradient_of_a_plain_one_s_input() -> No
 
 def test_kernels_on_streams_of_their_own_count_by_the_passes_they_are_of() -> None:
     # The first pass's kernels run two at once, the second's one after the other.
-    profile = profile_of(PASSES | {"convolution input plain half nchw fused overlap": [((0.0,) * 12, 2.0)]})
+    profile = profile_of(PASSES | {"convolution input plain half nchw fused overlap": [((0.0,) * 13, 2.0)]})
     (both,) = price_with([backward([True, True, False])], Pricing(SIMPLE_GPU, profile, True))
     first_ns, second_ns = (
         ns_of(backward(mask), profile=profile) for mask in ([True, False, False], [False, True, False])
@@ -125,6 +129,7 @@ XMMA = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
         ("void implicit_convolve_sgemm<__nv_bfloat16", 1, 1, "direct"),
         (XMMA, 4, 1, "fused"),
         ("sm80_xmma_fprop_implicit_gemm_indexed_wo_smem_f16f16", 4, 1, "loose"),
+        ("void cudnn::cnn::conv2d_grouped_direct_kernel<false, true", 1, 1, "naive"),
         ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_bf16_s16816fprop", 4, 1, "singly"),
         ("void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16", 18, 4, "singly"),
         (XMMA, 18, 4, "fused"),
@@ -136,7 +141,7 @@ def test_a_sample_goes_to_the_table_of_the_kernels_that_ran(
     measured = works(as_measured(signal(groups), kernel, num_kernels), 132)[0]
     channels = "plain" if groups == 1 else "grouped"
     assert measured.rule == f"convolution forward {channels} half nchw {kind}"
-    assert measured.flops_dtype == ("float32" if kind == "direct" else "bfloat16")
+    assert measured.flops_dtype == ("float32" if kind in ("direct", "naive") else "bfloat16")
 
 
 def test_a_convolution_is_priced_by_one_of_the_kinds_of_kernels() -> None:
@@ -173,9 +178,42 @@ def test_cudnn_has_kernels_for_small_square_windows_per_channel_channels_last_an
     assert rule("float32", "9,9", nhwc=True).endswith("depthwise fp32 nhwc any")
 
 
-def test_a_window_that_is_spread_tells_convolutions_apart() -> None:
-    def at(dilation: int) -> tuple[float, ...]:
-        settings: list[object] = [[1, 1], [dilation] * 2, [dilation] * 2, False, [0, 0], 1]
-        return works(op("aten.convolution.default", [IMAGE, WEIGHT, None, *settings], [OUT]), 132)[0].coordinates
+def _by_engine(dilation: int, engine: int) -> Op:
+    settings: list[object] = [[1, 1], [dilation] * 2, [dilation] * 2, False, [0, 0], 1]
+    layer = op("aten.convolution.default", [IMAGE, WEIGHT, None, *settings], [OUT])
+    return replace(layer, kwargs=(("engine", engine),))
 
-    assert [a - b for a, b in zip(at(4), at(1), strict=True) if a != b] == [4.0]
+
+@pytest.mark.parametrize(("other", "apart"), [(_by_engine(4, 62), 4.0), (_by_engine(1, 22), -20.0)])
+def test_a_window_that_is_spread_and_cudnn_s_engine_tell_convolutions_apart(other: Op, apart: float) -> None:
+    places = (works(layer, 132)[0].coordinates for layer in (other, _by_engine(1, 62)))
+    assert [a - b for a, b in zip(*places, strict=True) if a != b] == [apart]
+
+
+def test_what_cudnn_says_decides_where_changing_the_layout_took_longest() -> None:
+    moved = "void cudnn::engines_precompiled::nchwToNhwcKernel<__nv_bfloat16"
+    rules = [works(as_measured(_by_engine(1, engine), moved, 3), 132)[0].rule for engine in (62, 45, 28, 0)]
+    kinds = ("fused", "singly", "direct", "naive")
+    assert rules == [f"convolution forward plain half nchw {kind}" for kind in kinds]
+
+
+def test_windows_of_one_pixel_are_products_that_change_no_layout() -> None:
+    # 4 images of 256 pixels, 64 channels to 64. For the weight's gradient each image's products, of 4 bytes, are
+    # written and read again.
+    settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    image, weight = "bfloat16[4,64,16,16]", "bfloat16[64,64,1,1]"
+    layer = op("aten.convolution.default", [image, weight, None, *settings], [image])
+    product = works(as_measured(layer, "nvjet_sm90_tst_128x64", 1), 132)[0]
+    assert (product.rule, product.nbytes) == ("convolution forward plain half nchw product", 2 * (2 * 65536 + 4096))
+    copied = works(as_measured(layer, XMMA, 3), 132)[0]
+    assert (copied.rule, copied.nbytes) == ("convolution forward plain half nchw fused", 3 * product.nbytes)
+    gradient = op("aten.convolution_backward.default", [image, image, weight, None, *settings, [False, True, False]],
+                  [weight])  # fmt: skip
+    summed = works(as_measured(gradient, "nvjet_sm90_tst_128x64", 2), 132)[0]
+    assert summed.nbytes == product.nbytes + 4 * 4096 * 8
+
+
+def test_a_kernel_with_a_thread_for_each_result_counts_every_pixel_of_the_window() -> None:
+    # 2 x 64 results of 16 x 8 channels, all 9 pixels of the window, also those outside the image: 66,900 a ns.
+    work = works(as_measured(forward(), "conv2d_grouped_direct_kernel", 1), 132)[0]
+    assert work.stretch * work.arithmetic_ns(H200) == pytest.approx(2 * 128 * 16 * 8 * 9 / 66_900)

@@ -197,10 +197,10 @@ def recurrent(mode: int, dtype: str, width: int, layers: int = 1, batch: int = 8
 
 
 def test_recurrent_networks_are_priced_by_their_mode_and_type() -> None:
-    assert rule_of(recurrent(2, "float32", 256)) == "_cudnn_rnn lstm float32"
-    assert rule_of(recurrent(3, "bfloat16", 16)) == "_cudnn_rnn gru bfloat16"
+    assert rule_of(recurrent(2, "float32", 256)) == "_cudnn_rnn lstm 4"
+    assert rule_of(recurrent(3, "bfloat16", 16)) == "_cudnn_rnn gru 2"
     found = [work.rule for work in works(recurrent(3, "float16", 256), H200.num_sms)]
-    assert (found[0], "_cudnn_rnn lstm float16" in found) == ("_cudnn_rnn gru float16", True)
+    assert (found[0], "_cudnn_rnn lstm 2" in found) == ("_cudnn_rnn gru 2", True)
 
 
 def test_a_layer_of_float16_keeps_its_weights_where_torch_asks_for_it() -> None:
@@ -220,7 +220,27 @@ def test_small_recurrent_layers_go_through_all_steps_at_once() -> None:
     rules = [rule_of(recurrent(mode, "float32", width)) for mode, width in widths]
     assert [rule.endswith("fused") for rule in rules] == [True, False, True, False, True, False]
     fused, stepwise = (works(recurrent(2, "float32", width), H200.num_sms)[0] for width in (64, 256))
-    assert (fused.kernels, stepwise.kernels) == (12 + 5, 2 * 5)
+    assert (fused.kernels, stepwise.kernels) == (12, 2 * 5)
+
+
+def test_narrow_layers_load_their_weights_once_for_every_sequence_of_a_processor() -> None:
+    one, two, eight = (
+        works(recurrent(2, dtype, 64, batch=batch), 132)[0]
+        for dtype, batch in (("float32", 132), ("float32", 133), ("float16", 8 * 132))
+    )
+    # Five steps and the time of twenty, each as long as 0.6 rounds and what 4 x 64 x 64 weights take.
+    assert (one.rounds, two.rounds) == (round(25 * (0.6 + 65536 / 200000)), round(50 * (0.6 + 65536 / 200000)))
+    assert (eight.rule, eight.rounds) == ("_cudnn_rnn lstm 2 fused", round(25 * (0.6 + 32768 / 200000)))
+    assert rule_of(recurrent(2, "float16", 64, batch=12)) == "_cudnn_rnn lstm 4 fused"  # tensor cores take eight
+
+
+def test_packed_sequences_are_as_many_steps_as_the_longest_and_on_average_so_many() -> None:
+    state, rest = "float32[1,4,64]", [2, 64, 0, 1, False, 0.0, True, False]
+    sizes: list[object] = [4, 4, 3, 3, 1, 1]  # sequences of 6, 4, 4 and 2 steps
+    inputs: list[object] = ["float32[16,64]", ["2*float32[256,64]"], 2, None, state, None, *rest, sizes, None]
+    found = works(op("aten._cudnn_rnn.default", inputs, ["float32[16,64]"]), H200.num_sms)[0]
+    assert (found.rule, found.kernels) == ("_cudnn_rnn lstm 4", 2 * 6)
+    assert found.coordinates == (log2(3), 6.0, 0.0)
 
 
 def test_a_recurrent_layer_s_width_is_its_state_s_whatever_its_weights_look_like() -> None:
@@ -228,4 +248,4 @@ def test_a_recurrent_layer_s_width_is_its_state_s_whatever_its_weights_look_like
     layer = op("aten._cudnn_rnn.default", ["float16[8,16,64]", ["2*float16[786432,1]", "2*float16[1536,1]"], *rest],
                ["float16[8,16,512]"])  # fmt: skip
     found = works(layer, H200.num_sms)[0]
-    assert (found.rule, found.coordinates) == ("_cudnn_rnn gru float16", (3.0, 9.0, 0.0))
+    assert (found.rule, found.coordinates) == ("_cudnn_rnn gru 2", (3.0, 9.0, 0.0))

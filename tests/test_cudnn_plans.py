@@ -174,6 +174,18 @@ def test_a_weight_gradient_by_cublas_is_a_product_per_sample_and_takes_nothing_b
     assert cudnn.Form("", per_sample=1).workspace_bytes(asked, 132) == 4 * 96 * 512 * 128 == 25_165_824
 
 
+def test_cublas_computes_no_weight_gradient_of_volumes() -> None:
+    # The last layer of a U-Net over volumes, whose kernels on the H200 were transposes of both operands before a
+    # convolution's: 40 channels (4 are padded to 8) of 16 bits.
+    volume, result, settings = (2, 32, 96, 96, 96), (2, 4, 96, 96, 96), {"stride": (1, 1, 1), "dtype": "bfloat16"}
+    kinds: tuple[cudnn.Kind, ...] = ("output", "input gradient", "weight gradient")
+    passes = [problem(kind, volume, (4, 32, 1, 1, 1), result, **settings) for kind in kinds]
+    assert [cudnn.is_left_to_cublas(one) for one in passes] == [True, True, False]
+    found_bytes = [cudnn.workspace_bytes(one, 132) for one in passes]
+    assert found_bytes[:2] == [0, 0]
+    assert found_bytes[2] > 40 * 2 * 2 * 96**3 == 141_557_760  # and sums
+
+
 def test_the_trees_are_small_quick_to_load_and_as_good_as_their_file_says() -> None:
     path = Path(cudnn.__file__).with_name("cudnn_plans.npz")
     assert path.stat().st_size < 1_300_000

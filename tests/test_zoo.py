@@ -24,8 +24,9 @@ with warnings.catch_warnings():
     from zoo_second import second_cases
     from zoo_survey_nets import survey_nets
     from zoo_survey_nets_further import further_nets
+    from zoo_survey_nets_third import third_nets
 
-    nets = itertools.chain(*survey_nets(tiny=True), *further_nets(tiny=True))
+    nets = itertools.chain(*survey_nets(tiny=True), *further_nets(tiny=True), *third_nets(tiny=True))
     others = [*second_cases(tiny=True), *image_net_cases(tiny=True), *nets]
     CASES = zoo(tiny=True) | {case.name: case for case in others}
 

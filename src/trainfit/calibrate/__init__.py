@@ -17,7 +17,7 @@ import json
 import platform
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ from trainfit.calibrate import (
     broadcasts,
     compute,
     drawn,
+    drawn_attentions,
     drawn_filters,
+    drawn_images,
+    drawn_indices,
     drawn_products,
     extremes,
     filters,
@@ -38,22 +41,25 @@ from trainfit.calibrate import (
     memory,
     odd_sizes,
     recurrents,
+    usual_filters,
     walks,
 )
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
-from trainfit.calibrate.host import host_costs, time_in_a_fresh_process
+from trainfit.calibrate.host import host_costs, host_processes, traced_models
 from trainfit.calibrate.measure import Sample, measure
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
 from trainfit.cost.reduce import reduce_samples
 from trainfit.errors import UsageError
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.progress import tell
+from trainfit.records import Op
 
 RAW_SCHEMA = 6
-WORKLOADS_PER_CHUNK = 120
-"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, some 0.2 s each."""
-HOST_STRETCHES = 4
+WORKLOADS_PER_CHUNK = 240
+"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, some 0.1 s each."""
+HOST_STRETCHES = 3
 """The host is timed before, after and between so many stretches of the GPU's measurements."""
+SAMPLE_FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
 ATTEMPTS = 2
 """A chunk that was begun so often and never finished hangs or crashes on this machine: it is left out."""
 
@@ -61,52 +67,47 @@ Group = tuple[str, int, list[Callable[[], Any]]]
 
 
 def groups() -> list[Group]:
-    """(name, repeats, workloads) in the order in which they are measured, the most used first."""
-    bf16, fp16, fp32 = torch.bfloat16, torch.float16, torch.float32
+    """(name, repeats, workloads) in the order in which they are measured, the most used first. Convolutions and
+    recurrent layers run once warm and once cold: their library makes many calls, each of which the profiler keeps."""
+    bf16, fp32 = torch.bfloat16, torch.float32
     return [
-        ("pointwise", 3, memory.pointwise()),
-        ("layouts", 3, memory.layouts()),
-        ("rows", 3, memory.rowwise()),
-        ("matmul bf16", 3, compute.matmuls(bf16, (512, 1024, 2048, 4096, 8192, 16384), every=1)),
+        ("pointwise", 2, memory.pointwise()),
+        ("layouts", 2, memory.layouts()),
+        ("rows", 2, memory.rowwise()),
+        ("matmul bf16", 3, compute.matmuls(bf16, (512, 2048, 4096, 8192, 16384), every=1)),
         ("attention", 3, compute.attentions()),
-        ("tables", 3, memory.tables()),
-        ("optimizers", 3, memory.updates()),
+        ("tables", 2, memory.tables()),
+        ("optimizers", 2, memory.updates()),
         ("matmul fp32", 2, compute.matmuls(fp32, (1024, 4096, 8192), every=2)),
-        ("convolution", 3, compute.convolutions()),
-        ("images", 3, memory.images()),
+        ("convolution", 1, compute.convolutions()),
+        ("images", 2, memory.images()),
         ("batched matmul", 3, [*compute.batched_products(), *compute.grouped_products()]),
-        ("matmul fp16", 3, compute.matmuls(fp16, (1024, 4096, 8192), every=3)),
         ("hidden sizes fp32", 2, compute.hidden_products(fp32, (4096, 8192))),
-        ("window attention", 2, compute.window_attentions()),
-        ("more convolution", 2, compute.more_convolutions()),
-        ("recurrent", 1, compute.recurrents()),
-        ("signals", 3, memory.signals()),
-        ("more attention", 3, compute.more_attentions()),
-        ("grouped convolution", 2, compute.grouped_convolutions()),
-        ("matrices", 3, memory.matrices()),
-        ("more recurrent", 1, compute.more_recurrents()),
-        ("image layers", 2, images.convolutions()),
+        ("signals", 2, memory.signals()),
+        ("matrices", 2, memory.matrices()),
+        ("image layers", 1, images.convolutions()),
         ("image norms", 3, images.norms()),
         ("maps", 2, images.maps()),
-        ("first signals", 2, images.signals()),
-        ("attention sizes", 2, compute.attention_sizes()),
-        ("between", 3, broadcasts.between()),
+        ("between", 2, broadcasts.between()),
         ("matmul tf32", 2, compute.rounded_products()),
-        ("decoders", 2, images.decoders()),
-        ("rest", 3, broadcasts.rest()),
+        ("rest", 2, broadcasts.rest()),
         ("attention products", 2, compute.attention_products()),
         ("lookups", 2, lookups.lookups()),
-        ("filters", 2, filters.filters()),
+        ("filters", 1, filters.filters()),
         ("functions", 2, functions.functions()),
         ("extremes", 2, extremes.extremes()),
         ("further", 2, further.further()),
         ("odd sizes", 2, odd_sizes.odd_sizes()),
         ("drawn", 2, drawn.drawn()),
+        ("drawn indices", 2, drawn_indices.drawn_indices()),
+        ("drawn images", 2, drawn_images.drawn_images()),
         ("drawn products", 2, drawn_products.drawn_products()),
-        ("drawn filters", 2, drawn_filters.drawn(1880, seed=1)),
-        ("frequent filters", 2, drawn_filters.frequent(600, seed=2)),
+        ("usual filters", 1, usual_filters.usual(1700, seed=3)),
+        ("drawn filters", 1, drawn_filters.drawn(450, seed=1)),
+        ("frequent filters", 1, drawn_filters.frequent(250, seed=2)),
+        ("drawn attention", 2, drawn_attentions.drawn(460, seed=7)),
         ("walks", 2, walks.walks()),
-        ("wide recurrent", 1, recurrents.recurrents()),
+        ("recurrent", 1, recurrents.recurrents()),
     ]
 
 
@@ -121,44 +122,60 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
                 "torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of"
             )
         report(f"everything is in {partial_path}: writing the profile again")
-        _write(path, partial_path)
+        _write(path, partial_path, traced_models(find_gpu(str(_records(partial_path)[0]["gpu"]))))
         return True
-    find_gpu(torch.cuda.get_device_name())  # a GPU that the catalogue lacks is told so now, not after minutes
+    gpu = find_gpu(torch.cuda.get_device_name())  # one that the catalogue lacks is told so now, not after minutes
     collectives = _collectives(report)
     if collectives is None:
         return False
     torch.manual_seed(0)
     header, done = _resume(partial_path)
-    start_s = time.monotonic()
-    with partial_path.open("a") as file:
+    left = list(_left(done, report))
+    tell("starting processes that time the host")
+    with partial_path.open("a") as file, host_processes(sum(not chunk.workloads for chunk in left)) as hosts:
+        models = traced_models(gpu)  # while those get ready
+        for host in hosts:
+            host.wait()
 
         def keep(record: dict[str, Any]) -> None:
             file.write(json.dumps(record) + "\n")
-            file.flush()
+            if "sample" not in record:  # the last of those are measured again by a run that goes on
+                file.flush()
 
         if not done:
             keep(header)
         if collectives:
             keep({"collectives": collectives})
         known = {_signature(record["sample"]) for record in done if "sample" in record}
-        for chunk in _left(done, report):
+        for chunk in left:
             keep({"begun": chunk.name})
+            begin_s = time.monotonic()
             if chunk.workloads:
-                count = 0
-                for result in measure(chunk.workloads, chunk.repeats, known):
-                    if isinstance(result, Sample):
-                        keep({"sample": dataclasses.asdict(result)})
-                        count += 1
-                    else:
-                        keep({"failed": result})
-                keep({"chunk": chunk.name})
-                found = f"{len(chunk.workloads)} workloads, {count} new ops"
+                found = _measure(chunk, known, keep)
             else:
-                keep({"chunk": chunk.name, **time_in_a_fresh_process()})
+                with_kernels = not any("op_kernels" in record for record in done)
+                record = {"chunk": chunk.name, **hosts.pop().times(with_kernels)}
+                keep(record)
+                done.append(record)
                 found = "CPU time of ops and small models"
-            report(f"{chunk.name}: {found}, {time.monotonic() - start_s:.0f} s")
-    _write(path, partial_path)
+            report(f"{chunk.name}: {found}, {time.monotonic() - begin_s:.1f} s")
+    report("writing the profile")
+    tell("writing the profile")
+    _write(path, partial_path, models)
     return True
+
+
+def _measure(chunk: _Chunk, known: set[str], keep: Callable[[dict[str, Any]], None]) -> str:
+    """Its workloads; says how many there were."""
+    count = 0
+    for result in measure(chunk.workloads, chunk.repeats, known):
+        if isinstance(result, Sample):
+            keep({"sample": {name: getattr(result, name) for name in SAMPLE_FIELDS}})
+            count += 1
+        else:
+            keep({"failed": result})
+    keep({"chunk": chunk.name})
+    return f"{len(chunk.workloads)} workloads, {count} new ops"
 
 
 def _collectives(report: Callable[[str], None]) -> list[dict[str, Any]] | None:
@@ -266,12 +283,12 @@ def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return header, records
 
 
-def _write(path: Path, partial_path: Path) -> None:
+def _write(path: Path, partial_path: Path, models: Mapping[str, Sequence[Op]]) -> None:
     records = _records(partial_path)
     header = records[0]
     gpu = find_gpu(str(header["gpu"]))
     reduced = reduce_samples(gpu, (record["sample"] for record in records if "sample" in record))
-    costs = host_costs(records, gpu, parse_tables(reduced, gpu))
+    costs = host_costs(records, gpu, parse_tables(reduced, gpu), models)
     collectives = [record["collectives"] for record in records if "collectives" in record]
     measured_last = {"collectives": collectives[-1]} if collectives else {}
     write_profile(path, profile_json(header, reduced, costs) | measured_last)

@@ -1,4 +1,4 @@
-"""Workloads whose time is arithmetic: matrix products, attention, convolutions, recurrent layers.
+"""Workloads whose time is arithmetic: matrix products, attention, convolutions.
 
 Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside. Shapes are those of models: tokens
 by hidden sizes, heads by head sizes, feature maps; and a coarse grid over everything else.
@@ -61,7 +61,7 @@ def linear_shapes(tokens: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
 
 
 def grid_shapes() -> Iterator[tuple[int, int, int]]:
-    sizes = (64, 128, 320, 512, 1152, 2048, 6144, 16384)
+    sizes = (64, 128, 512, 1152, 2048, 6144, 16384)
     yield from itertools.product(sizes, sizes, sizes)
     yield from itertools.product((16, 200, 1000, 3000), (16, 200, 1000, 3000), (16, 200, 1000, 3000))
 
@@ -167,77 +167,15 @@ def attention(
 
 
 def attentions() -> list[Workload]:
+    """As many tokens in sequences of every length, each backend with the usual heads."""
     cudnn, flash, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
     cases: list[tuple[Any, ...]] = []
     for seq, causal in itertools.product((128, 256, 512, 1024, 2048, 4096, 8192), (True, False)):
         batch = max(1, 16384 // seq)
-        for backend, dim in itertools.product((cudnn, flash), (64, 128)):
+        for backend, dim in itertools.product((cudnn, flash, efficient), (64, 128)):
             cases.append((backend, BF16, batch, 16, 16, seq, dim, causal, 0.0, False))
-        for dim in (64, 128):
-            cases.append((efficient, BF16, batch, 16, 16, seq, dim, causal, 0.0, False))
         if seq <= 4096:
             cases += [(efficient, FP32, batch, 16, 16, seq, dim, causal, 0.0, False) for dim in (64, 128)]
-    for seq, backend, causal in itertools.product((512, 2048), (cudnn, flash, efficient), (True, False)):
-        batch = 8192 // seq
-        for dim in (32, 80, 96, 256):
-            cases.append((backend, BF16, batch, 12, 12, seq, dim, causal, 0.0, False))
-        cases.append((backend, BF16, 1, 12, 12, seq, 64, causal, 0.0, False))
-        cases.append((backend, BF16, batch, 12, 12, seq, 64, causal, 0.1, False))
-        cases.append((backend, FP16, batch, 12, 12, seq, 64, causal, 0.0, False))
-        cases.append((backend, BF16, batch, 32, 8, seq, 64, causal, 0.0, False))
-    for seq, dim, dropout in itertools.product((256, 512, 1024, 2048), (64, 128), (0.0, 0.1)):
-        batch = 8192 // seq
-        cases.append((cudnn, BF16, batch, 12, 12, seq, dim, False, dropout, True))
-        cases.append((efficient, BF16, batch, 12, 12, seq, dim, False, dropout, True))
-        cases.append((efficient, FP32, batch, 12, 12, seq, dim, False, dropout, True))
-        cases.append((efficient, FP32, batch, 12, 12, seq, dim, False, 0.1, False))
-    return [partial(attention, *case) for case in cases]
-
-
-def window_attentions() -> list[Workload]:
-    """Many short sequences, as windows of an image are, with the bias that goes with them."""
-    backend = SDPBackend.EFFICIENT_ATTENTION
-    shapes = itertools.product((64, 512), (4, 16), (49, 64, 144), (32, 64), (True, False))
-    return [
-        partial(attention, backend, BF16, batch, heads, heads, seq, dim, False, 0.0, mask)
-        for batch, heads, seq, dim, mask in shapes
-    ]
-
-
-def more_attentions() -> list[Workload]:
-    """Causal with dropout, as GPT-2 trains, and queries and keys of different lengths."""
-    cudnn, flash, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
-    cases: list[tuple[Any, ...]] = []
-    for seq, dim in itertools.product((256, 512, 1024, 2048), (64, 128)):
-        cases.append((efficient, FP32, 8192 // seq, 12, 12, seq, dim, True, 0.1, False))
-    for seq, (backend, dtype) in itertools.product((256, 1024), ((cudnn, BF16), (flash, BF16), (efficient, BF16))):
-        cases.append((backend, dtype, 8192 // seq, 12, 12, seq, 64, True, 0.1, False))
-    lengths = ((4096, 256), (16384, 256), (512, 1500), (128, 2048))
-    for (seq, key_seq), (backend, dtype) in itertools.product(
-        lengths, ((cudnn, BF16), (flash, BF16), (efficient, BF16), (efficient, FP32))
-    ):
-        cases.append((backend, dtype, 8, 4, 4, seq, 64, False, 0.0, False, key_seq))
-    return [partial(attention, *case) for case in cases]
-
-
-def attention_sizes() -> list[Workload]:
-    """Few heads and many at each length, images' odd lengths, dropout, and keys fewer or more than queries."""
-    cudnn, flash, efficient = SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION
-    kinds = ((cudnn, BF16), (flash, BF16), (efficient, BF16), (efficient, FP32))
-    cases: list[tuple[Any, ...]] = []
-    for seq, batch, causal in itertools.product((256, 512, 1024, 2048, 4096), (1, 4, 16), (True, False)):
-        if seq * batch > 2**15:
-            continue
-        for backend, dtype in kinds:
-            cases.append((backend, dtype, batch, 16, 16, seq, 64, causal, 0.0, False))
-            if seq <= 2048:
-                cases.append((backend, dtype, batch, 16, 16, seq, 64, causal, 0.1, False))
-        cases += [(backend, BF16, batch, 16, 16, seq, 128, causal, 0.0, False) for backend in (cudnn, flash)]
-    for (backend, dtype), seq, batch in itertools.product(kinds, (50, 197, 577), (4, 32)):
-        cases.append((backend, dtype, batch, 12, 12, seq, 64, False, 0.0, False))
-    lengths = ((16384, 256), (4096, 256), (1024, 256), (256, 1024), (128, 1500))
-    for (backend, dtype), (seq, key_seq), heads in itertools.product(kinds, lengths, (1, 12)):
-        cases.append((backend, dtype, 8, heads, heads, seq, 64, False, 0.0, False, key_seq))
     return [partial(attention, *case) for case in cases]
 
 
@@ -253,6 +191,7 @@ def convolution(make: Callable[..., nn.Module], shape: tuple[int, ...], dtype: t
 
 
 def convolutions() -> list[Workload]:
+    """Residual nets', diffusion models' and speech models' layers, each in two of four ways, by type and layout."""
     conv = partial
     layers: list[tuple[Any, tuple[int, ...]]] = [
         (conv(nn.Conv2d, 3, 64, 7, stride=2, padding=3, bias=False), (64, 3, 224, 224)),
@@ -260,11 +199,10 @@ def convolutions() -> list[Workload]:
         (conv(nn.Conv2d, 3, 768, 16, stride=16), (32, 3, 224, 224)),
         (conv(nn.Conv2d, 4, 128, 3, padding=1), (8, 4, 64, 64)),
     ]
-    for batch in (32, 64):
+    for batch in (32, 64, 192):
         for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
-            layers.append(
-                (conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False), (batch, channels, size, size))
-            )
+            square = conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+            layers.append((square, (batch, channels, size, size)))
             wide = 4 * channels
             layers.append((conv(nn.Conv2d, channels, wide, 1, bias=False), (batch, channels, size, size)))
             layers.append((conv(nn.Conv2d, wide, channels, 1, bias=False), (batch, wide, size, size)))
@@ -277,103 +215,14 @@ def convolutions() -> list[Workload]:
         layers.append((conv(nn.Conv2d, channels, channels, 3, padding=1), (8, channels, size, size)))
         layers.append((conv(nn.Conv2d, 2 * channels, channels, 3, padding=1), (4, 2 * channels, size, size)))
         layers.append((conv(nn.Conv2d, channels, channels, 1), (8, channels, size, size)))
-    for channels, size in ((96, 56), (192, 28), (384, 14), (768, 7)):
-        depthwise = conv(nn.Conv2d, channels, channels, 7, padding=3, groups=channels)
-        layers.append((depthwise, (32, channels, size, size)))
-        layers.append((conv(nn.Conv2d, channels, 2 * channels, 2, stride=2), (32, channels, size, size)))
-        layers.append((conv(nn.Conv2d, channels, channels, 3, padding=1, groups=channels), (32, channels, size, size)))
-    for channels, size in ((512, 16), (256, 32), (128, 64)):
-        layers.append((conv(nn.ConvTranspose2d, channels, channels // 2, 2, stride=2), (8, channels, size, size)))
     for channels, length in ((80, 3000), (384, 3000), (512, 1500)):
         layers.append((conv(nn.Conv1d, channels, 512, 3, padding=1), (8, channels, length)))
         layers.append((conv(nn.Conv1d, channels, 512, 3, padding=1, stride=2), (8, channels, length)))
     layers.append((conv(nn.Conv1d, 1, 512, 10, stride=5), (8, 1, 80000)))
-    layers.append((conv(nn.Conv1d, 512, 512, 3, stride=2), (8, 512, 15999)))
-    layers.append((conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (8, 768, 499)))
-    cases = []
-    for (make, shape), dtype, nhwc in itertools.product(layers, (FP32, BF16), (False, True)):
-        if not nhwc or len(shape) == 4:
-            cases.append(partial(convolution, make, shape, dtype, nhwc))
-    return [*cases, *(partial(convolution, make, shape, FP16, False) for make, shape in layers[::4])]
-
-
-def more_convolutions() -> list[Workload]:
-    """Long one-dimensional signals, and images of the batch sizes that fill a large GPU."""
-    conv = partial
-    layers: list[tuple[Any, tuple[int, ...]]] = [
-        (conv(nn.Conv1d, 256, 256, 9, padding=4), (16, 256, 1024)),
-        (conv(nn.Conv1d, 256, 256, 9, padding=4), (16, 256, 12000)),
-        (conv(nn.Conv1d, 512, 512, 5, padding=2), (4, 512, 8000)),
-        (conv(nn.Conv1d, 1, 128, 16, stride=4), (16, 1, 64000)),
-        (conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (4, 768, 750)),
-        (conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (2, 768, 499)),
-    ]
-    for channels, window, (batch, length) in itertools.product((128, 512), (3, 15), ((16, 1024), (8, 8192))):
-        layers.append((conv(nn.Conv1d, channels, channels, window, padding=window // 2), (batch, channels, length)))
-    for length in (1000, 4000, 16000):
-        layers.append((conv(nn.Conv1d, 512, 512, 3, stride=2, bias=False), (4, 512, length)))
-    for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
-        square = conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
-        layers.append((square, (192, channels, size, size)))
-        layers.append((conv(nn.Conv2d, channels, 4 * channels, 1, bias=False), (192, channels, size, size)))
-        layers.append((conv(nn.Conv2d, 4 * channels, channels, 1, bias=False), (192, 4 * channels, size, size)))
-    return [
-        partial(convolution, make, shape, dtype, nhwc)
-        for (make, shape), dtype, nhwc in itertools.product(layers, (BF16, FP32), (False, True))
-        if not nhwc or len(shape) == 4
-    ]
-
-
-def grouped_convolutions() -> list[Workload]:
-    """Channels in groups: wide windows over speech, depthwise ones of conformers, ResNeXt's 3 x 3."""
-    conv = partial
-    layers: list[tuple[Any, tuple[int, ...]]] = []
-    for batch, length in ((1, 499), (3, 499), (6, 499), (16, 499), (4, 249), (8, 249), (4, 375), (4, 1499)):
-        layers.append((conv(nn.Conv1d, 768, 768, 128, padding=64, groups=16), (batch, 768, length)))
-    for batch, length in ((2, 499), (8, 249)):
-        layers.append((conv(nn.Conv1d, 1024, 1024, 128, padding=64, groups=16), (batch, 1024, length)))
-    for channels, batch, length in ((256, 16, 500), (512, 8, 1000)):
-        layers.append((conv(nn.Conv1d, channels, channels, 31, padding=15, groups=channels), (batch, channels, length)))
-        layers.append((conv(nn.Conv1d, channels, channels, 9, padding=4, groups=8), (batch, channels, length)))
-    for groups, (channels, size) in itertools.product((8, 32), ((128, 56), (256, 28), (512, 14))):
-        layer = conv(nn.Conv2d, channels, channels, 3, padding=1, groups=groups, bias=False)
-        layers.append((layer, (64, channels, size, size)))
-    return [
-        partial(convolution, make, shape, dtype, nhwc)
-        for (make, shape), dtype, nhwc in itertools.product(layers, (BF16, FP32, FP16), (False, True))
-        if not nhwc or (len(shape) == 4 and dtype is not FP16)
-    ]
-
-
-def recurrent(
-    kind: Callable[..., nn.RNNBase], batch: int, seq: int, width: int, layers: int, both: bool, dtype: torch.dtype
-) -> None:
-    rnn = kind(width, width, layers, batch_first=True, bidirectional=both, device="cuda", dtype=dtype)
-    x = randn(batch, seq, width, dtype=dtype).requires_grad_()
-    out, _ = rnn(x)
-    out.backward(torch.randn_like(out))
-
-
-def recurrents() -> list[Workload]:
-    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
-    sizes = [
-        (batch, seq, width, layers, both)
-        for batch, seq in ((16, 64), (64, 64), (64, 256))
-        for width, layers, both in ((256, 1, False), (512, 2, False), (512, 1, True), (1024, 1, False))
-    ]
-    return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
-
-
-def more_recurrents() -> list[Workload]:
-    """Batches between those of `recurrents`, and deeper stacks in both directions."""
-    kinds: tuple[Callable[..., nn.RNNBase], ...] = (nn.LSTM, nn.GRU)
-    sizes = [
-        *((32, 128, width, 1, False) for width in (256, 512, 1024, 1536)),
-        *((32, 128, width, 2, True) for width in (256, 512, 768)),
-        *((batch, 64, 1024, 2, False) for batch in (32, 128)),
-        (128, 64, 512, 2, True),
-    ]
-    return [partial(recurrent, kind, *size, dtype) for kind in kinds for size in sizes for dtype in (FP32, BF16, FP16)]
+    layers += [(conv(nn.Conv1d, 512, 512, 3, stride=2), (8, 512, length)) for length in (999, 3999, 15999)]
+    ways = itertools.cycle(((BF16, False), (FP32, True), (FP32, False), (BF16, True)))
+    cases = [(layer, *next(ways)) for layer in (*layers, *layers[::-1])]
+    return [partial(convolution, *layer, dtype, nhwc and len(layer[1]) == 4) for layer, dtype, nhwc in cases]
 
 
 def _macs(shape: tuple[int, int, int]) -> float:

@@ -74,7 +74,7 @@ def laid_out(shape: Shape, order: Shape, dtype: torch.dtype) -> Tensor:
     return torch.randint(2, lying, device="cuda").to(dtype).permute(places)
 
 
-def _differentiate(out: Tensor) -> None:
+def differentiate(out: Tensor) -> None:
     out.backward(randn(*out.shape, dtype=out.dtype))
 
 
@@ -167,7 +167,7 @@ def joins(draw: Draw) -> Workload:
 
 def softened(shape: Shape, dim: int, dtype: torch.dtype) -> None:
     for function in (torch.softmax, torch.log_softmax):
-        _differentiate(function(randn(*shape, dtype=dtype).requires_grad_(), dim))
+        differentiate(function(randn(*shape, dtype=dtype).requires_grad_(), dim))
 
 
 LONG_WALK = 2**16
@@ -185,8 +185,8 @@ def normalized(shape: Shape, dims: int, dtype: torch.dtype, is_affine: bool) -> 
     """Over the last dimensions, all of each row."""
     inner = shape[-dims:]
     weight, bias = (randn(*inner, dtype=dtype).requires_grad_() if is_affine else None for _ in range(2))
-    _differentiate(F.layer_norm(randn(*shape, dtype=dtype).requires_grad_(), inner, weight, bias))
-    _differentiate(F.rms_norm(randn(*shape, dtype=dtype).requires_grad_(), inner, weight))
+    differentiate(F.layer_norm(randn(*shape, dtype=dtype).requires_grad_(), inner, weight, bias))
+    differentiate(F.rms_norm(randn(*shape, dtype=dtype).requires_grad_(), inner, weight))
 
 
 def row_norms(draw: Draw) -> Workload:
@@ -197,32 +197,6 @@ def row_norms(draw: Draw) -> Workload:
     else:  # all channels and pixels
         shape, dims = draw.shape(draw.randint(3, 4), 2**17, 2**24), draw.randint(1, 2)
     return partial(normalized, shape, dims, draw.choice(TYPES), draw.random() < 0.8)
-
-
-def pictured(shape: Shape, dtype: torch.dtype, is_last: bool, groups: int, weights: torch.dtype) -> None:
-    """Norms of images, signals and volumes, in training and not."""
-    order = (0, *range(2, len(shape)), 1) if is_last else tuple(range(len(shape)))
-    weight, bias, mean, spread = (torch.ones(shape[1], device="cuda", dtype=weights) for _ in range(4))
-    weight.requires_grad_(), bias.requires_grad_()
-    for is_training in (True, False):
-        x = laid_out(shape, order, dtype).requires_grad_()
-        F.batch_norm(x, mean, spread, weight, bias, is_training).backward(laid_out(shape, order, dtype))
-    scale, shift = (randn(shape[1], dtype=dtype).requires_grad_() for _ in range(2))
-    x = laid_out(shape, order, dtype).requires_grad_()
-    F.group_norm(x, groups, scale, shift).backward(laid_out(shape, order, dtype))
-
-
-def image_norms(draw: Draw) -> Workload:
-    rank = draw.choice((2, 3, 4, 4, 4, 5))
-    batch, channels = draw.size(1, 256), 8 * draw.size(1, 128)
-    left = max(2**25 // (batch * channels), 16)
-    side = draw.size(4, max(min(left, 2**16), 8)) if rank > 2 else 1
-    dims = [max(round(side ** (1 / (rank - 2))), 2)] * (rank - 2) if rank > 2 else []
-    shape = (batch * 16 if rank == 2 else batch, channels, *dims)
-    dtype = draw.choice(TYPES)
-    groups = draw.choice([count for count in (1, 4, 8, 32, channels) if channels % count == 0])
-    weights = FP32 if draw.random() < 0.7 else dtype
-    return partial(pictured, shape, dtype, draw.random() < 0.4 and rank > 2, groups, weights)
 
 
 def ran(shape: Shape, dim: int, dtype: torch.dtype) -> None:
@@ -236,93 +210,19 @@ def ran(shape: Shape, dim: int, dtype: torch.dtype) -> None:
 
 def runs(draw: Draw) -> Workload:
     rank = draw.randint(2, 4)
-    shape, dim = draw.shape(rank, 2**14, 2**25), draw.randrange(rank)
+    shape, dim = draw.shape(rank, 2**14, 2**23), draw.randrange(rank)
     return partial(ran, shape, dim if shape[dim] < LONG_WALK else rank - 1, draw.choice(TYPES))
-
-
-def picked(rows: int, width: int, count: int, dtype: torch.dtype) -> None:
-    """Rows by index, and adding them up: lookups, graphs, routed tokens."""
-    index, order = torch.randint(rows, (count,), device="cuda"), torch.randperm(rows, device="cuda")
-    x, picked_rows = randn(rows, width, dtype=dtype), randn(count, width, dtype=dtype)
-    x.index_add(0, index, picked_rows), x.index_copy_(0, order, x.clone()), x.index_select(0, index)
-    x.index_put_((index,), picked_rows), torch.zeros_like(x).index_add_(0, index, picked_rows)
-    spread = index[:, None].expand(-1, width)
-    torch.zeros_like(x).scatter_add_(0, spread, picked_rows), x.gather(0, spread)
-    torch.zeros_like(x).scatter_reduce_(0, spread, picked_rows, "amax")
-    for function in (lambda table: table[index], lambda table: F.embedding(index, table)):
-        _differentiate(function(x.clone().requires_grad_()))
-
-
-def picks(draw: Draw) -> Workload:
-    width = draw.size(1, 1024)
-    rows, count = (draw.size(16, min(2**20, 2**25 / width)) for _ in range(2))
-    return partial(picked, rows, width, count, draw.choice(TYPES[:2]))
-
-
-def written(before: int, rows: int, width: int, count: int, dtype: torch.dtype) -> None:
-    """Rows and elements by index, in place, as gradients of what was picked are: added up, set, behind others."""
-    index, column = torch.randint(rows, (count,), device="cuda"), torch.randint(width, (count,), device="cuda")
-    x, flat = randn(before, rows, width, dtype=dtype), randn(rows, width, dtype=dtype)
-    put = torch.ops.aten.index_put_.default
-    (
-        put(flat, [index], randn(count, width, dtype=dtype), True),
-        put(flat, [index, column], randn(count, dtype=dtype), True),
-    )
-    put(x, [None, index], randn(before, count, width, dtype=dtype), True)
-    put(x, [None, index, column], randn(before, count, dtype=dtype), True)
-    put(x, [None, index], randn(before, count, width, dtype=dtype), False)
-    along = torch.randint(rows, (before, min(count, rows), 1), device="cuda").expand(-1, -1, width)
-    values = randn(*along.shape, dtype=dtype)
-    x.scatter_add_(1, along, values), x.scatter_(1, along, values), x.scatter_(1, along, 0.0), x.gather(1, along)
-    deep = torch.randint(width, (before, rows, min(count, 8, width)), device="cuda")
-    x.scatter_add_(2, deep, x[..., : deep.shape[2]].clone()), x.scatter_(2, deep, 1.0), x.gather(2, deep)
-    x.index_add_(1, index, randn(before, count, width, dtype=dtype)), x.index_fill_(1, index, 0.0)
-
-
-def writes(draw: Draw) -> Workload:
-    before, width = draw.size(1, 64), draw.size(1, 512)
-    rows, count = (draw.size(4, max(min(2**22 / (width * before), 2**16), 8)) for _ in range(2))
-    return partial(written, before, rows, width, count, draw.choice(TYPES[:2]))
-
-
-def pooled_rows(bags: int, items: int, rows: int, width: int, mode: str, dtype: torch.dtype) -> None:
-    table = randn(rows, width, dtype=dtype).requires_grad_()
-    _differentiate(F.embedding_bag(torch.randint(rows, (bags, items), device="cuda"), table, mode=mode))
-
-
-def bags(draw: Draw) -> Workload:
-    items, width = draw.size(1, 64), draw.size(8, 256)
-    size = draw.size(256, min(2**20 / items, 2**17))
-    mode = draw.choice(("sum", "mean", "sum", "max"))
-    dtype = draw.choice((FP32, FP32, BF16, FP16)) if mode != "max" else FP32
-    return partial(pooled_rows, size, items, draw.size(100, 2**20), width, mode, dtype)
-
-
-def masked(shape: Shape, dtype: torch.dtype, share: float) -> None:
-    """By truth values: picked, counted, set."""
-    x = randn(*shape, dtype=dtype)
-    mask = torch.rand(shape, device="cuda") < share
-    chosen = x[mask]
-    x.masked_select(mask), mask.nonzero(), x.masked_scatter(mask, chosen), x.index_put((mask,), chosen)
-    x[mask] = 0.0
-    rows = mask.flatten(1).any(1)
-    x[rows], x[torch.where(rows)], x * mask, mask.sum(-1), mask.sum(), mask.float(), ~mask & mask.roll(1, 0)
-
-
-def masks(draw: Draw) -> Workload:
-    shape = draw.shape(draw.randint(2, 3), 2**14, 2**24)
-    return partial(masked, shape, draw.choice(TYPES), draw.choice((0.1, 0.5, 0.9)))
 
 
 def classified(rows: int, classes: int, option: dict[str, Any], dtype: torch.dtype) -> None:
     target = torch.randint(classes, (rows,), device="cuda")
-    _differentiate(F.cross_entropy(randn(rows, classes, dtype=dtype).requires_grad_(), target, **option))
+    differentiate(F.cross_entropy(randn(rows, classes, dtype=dtype).requires_grad_(), target, **option))
     picture = randn(max(rows // 64, 1), classes, 64, dtype=dtype).requires_grad_()
-    _differentiate(F.cross_entropy(picture, torch.randint(classes, (picture.shape[0], 64), device="cuda"), **option))
+    differentiate(F.cross_entropy(picture, torch.randint(classes, (picture.shape[0], 64), device="cuda"), **option))
     logits, truth = randn(rows, classes, dtype=dtype).requires_grad_(), randn(rows, classes, dtype=dtype)
     for loss in (F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy_with_logits, F.l1_loss):
-        _differentiate(loss(logits, truth))
-    _differentiate(F.kl_div(logits.log_softmax(-1), truth.softmax(-1), reduction="batchmean"))
+        differentiate(loss(logits, truth))
+    differentiate(F.kl_div(logits.log_softmax(-1), truth.softmax(-1), reduction="batchmean"))
     F.one_hot(target, classes)
 
 
@@ -357,40 +257,6 @@ def updates(draw: Draw) -> Workload:
     return partial(updated, (*table, *shapes) if draw.random() < 0.5 else shapes, FP32 if draw.random() < 0.8 else BF16)
 
 
-MODES = ("nearest", "bilinear", "bicubic", "area")
-
-
-def resampled(shape: Shape, order: Shape, window: int, stride: int, scale: float, dtype: torch.dtype) -> None:
-    """Pooling, resizing, windows taken apart, pixels taken from elsewhere."""
-
-    def image() -> Tensor:
-        return laid_out(shape, order, dtype).requires_grad_()
-
-    functions: list[Callable[[Tensor], Tensor]] = [
-        lambda x: F.max_pool2d(x, window, stride, window // 2), lambda x: F.avg_pool2d(x, window, stride, window // 2),
-        lambda x: F.adaptive_avg_pool2d(x, window + 1), lambda x: F.adaptive_avg_pool2d(x, 1),
-        lambda x: F.adaptive_max_pool2d(x, window), lambda x: F.pixel_unshuffle(x, 2), lambda x: F.pad(x, (1, 1, 1, 1)),
-        lambda x: F.pad(x, (1, 2, 1, 2), mode="reflect"),
-        *(partial(F.interpolate, scale_factor=scale, mode=mode) for mode in MODES),
-    ]  # fmt: skip
-    if prod(shape) < 2**22:
-        functions += [lambda x: F.unfold(x, window, padding=window // 2, stride=stride)]
-    for function in functions:
-        _differentiate(function(image()))
-    grid = (torch.rand(shape[0], *shape[2:], 2, device="cuda", dtype=dtype) * 2 - 1).requires_grad_()
-    for is_aligned in (True, False):
-        _differentiate(F.grid_sample(image(), grid, align_corners=is_aligned))
-
-
-def resamplings(draw: Draw) -> Workload:
-    side, channels = 2 * draw.size(4, 80), draw.size(3, 256)
-    batch = draw.size(1, max(min(2**22 / (side**2 * channels), 128), 2))
-    order = (0, 2, 3, 1) if draw.random() < 0.3 else (0, 1, 2, 3)
-    window, scale = draw.choice((2, 3, 3, 5)), draw.choice((2.0, 0.5, 3.0, 1.7))
-    shape = (batch, channels, side, side)
-    return partial(resampled, shape, order, window, draw.randint(1, 2), scale, draw.choice(TYPES))
-
-
 def connected(batch: int, length: int, classes: int, targets: int) -> None:
     """Sequences that are aligned with shorter ones."""
     logits = randn(length, batch, classes).requires_grad_()
@@ -406,12 +272,44 @@ def alignments(draw: Draw) -> Workload:
 def bilinear(rows: int, left: int, right: int, width: int, dtype: torch.dtype) -> None:
     """A product of pairs with a weight of three dimensions."""
     x, y = randn(rows, left, dtype=dtype).requires_grad_(), randn(rows, right, dtype=dtype).requires_grad_()
-    _differentiate(F.bilinear(x, y, randn(width, left, right, dtype=dtype).requires_grad_()))
+    differentiate(F.bilinear(x, y, randn(width, left, right, dtype=dtype).requires_grad_()))
 
 
 def bilinears(draw: Draw) -> Workload:
     sizes = draw.size(64, 2**14), draw.size(8, 128), draw.size(8, 128), draw.size(1, 64)
     return partial(bilinear, *(sizes if prod(sizes) < 2**30 else (sizes[0] // 16, *sizes[1:])), draw.choice(TYPES[:2]))
+
+
+def distanced(batch: int, rows: int, columns: int, width: int, power: float, is_direct: bool) -> None:
+    """Of all pairs of points, by products or one by one."""
+    x, y = (randn(batch, count, width).requires_grad_() for count in (rows, columns))
+    mode = "donot_use_mm_for_euclid_dist" if is_direct else "use_mm_for_euclid_dist_if_necessary"
+    differentiate(torch.cdist(x, y, power, mode))
+    if batch == 1:
+        differentiate(F.pdist(x[0, : min(rows, 2048)], power))
+
+
+def distances(draw: Draw) -> Workload:
+    batch = 1 if draw.random() < 0.5 else draw.size(2, 64)
+    rows, columns, width = draw.size(8, 4096), draw.size(8, 4096), draw.size(2, 256)
+    columns = max(min(columns, 2**27 // (batch * rows * width)), 2)
+    return partial(distanced, batch, rows, columns, width, draw.choice((1.0, 2.0, 2.0)), draw.random() < 0.6)
+
+
+def multiplied(rows: int, columns: int, dtype: torch.dtype) -> None:
+    """A matrix by a vector, vectors by each other, and what is added to."""
+    x, left, right = randn(rows, columns, dtype=dtype), randn(rows, dtype=dtype), randn(columns, dtype=dtype)
+    torch.mv(x, right), torch.mv(x.t(), left), torch.addmv(left, x, right), torch.outer(left, right)
+    (
+        torch.addr(x, left, right),
+        torch.dot(x.flatten(), x.clone().flatten()),
+        torch.linalg.cross(x[:, :3], x[:, :3].clone()),
+    )
+
+
+def vectors(draw: Draw) -> Workload:
+    rows = draw.size(4, 2**17)
+    return partial(multiplied, rows, draw.size(4, max(min(2**25 / rows, 2**17), 8)), draw.choice(TYPES))
 
 
 Kinds = tuple[tuple[Callable[[Draw], Workload], int], ...]
@@ -426,7 +324,7 @@ def drawn(seed: int = SEED) -> list[Workload]:
     """As many of each kind as it needs."""
     kinds: Kinds = (
         (reductions, 400), (tall, 70), (combinations, 260), (copies, 220), (joins, 120), (softmaxes, 120),
-        (row_norms, 130), (image_norms, 150), (runs, 80), (picks, 60), (writes, 50), (bags, 40), (masks, 24),
-        (losses, 40), (updates, 24), (resamplings, 30), (alignments, 8), (bilinears, 10),
+        (row_norms, 130), (runs, 80), (losses, 40), (updates, 24), (alignments, 8), (bilinears, 10), (distances, 24),
+        (vectors, 40),
     )  # fmt: skip
     return draws(kinds, seed)

@@ -113,5 +113,34 @@ def odd_layers(draw: Draw) -> Workload:
     return _in_a_type(draw, make, half)
 
 
+def narrow_layers(draw: Draw) -> Workload:
+    """Linear layers of many rows from or to few features: channels of a net's ends, edges, points, experts' scores."""
+    rows, few, width = draw.size(2**9, 2**19), draw.size(1, 128), draw.size(4, 1024)
+    sides = (few, width) if draw.random() < 0.5 else (width, few)
+    half, bias = draw.choice((BF16, FP16)), draw.random() < 0.4
+
+    def make(dtype: torch.dtype) -> Workload:
+        count = max(min(rows, MAX_MACS[dtype] // (few * width), 2**27 // max(sides)), 1)
+        return partial(linear, count, *sides, dtype, bias)
+
+    return _in_a_type(draw, make, half)
+
+
+def small_batches(draw: Draw) -> Workload:
+    """Many small products: windows, neighbours, fields of a table, single queries."""
+    batch, sizes = draw.size(16, 2**17), [draw.size(1, 128) for _ in range(3)]
+    if draw.random() < 0.3:
+        sizes[draw.randrange(3)] = 1
+    rows, columns, depth = sizes
+    batch = max(min(batch, 2**25 // max(rows * depth, depth * columns, rows * columns)), 1)
+    layout, is_apart = (draw.random() < 0.4, draw.random() < 0.4), draw.random() < 0.2
+
+    def make(dtype: torch.dtype) -> Workload:
+        return partial(batched, batch, rows, columns, depth, layout, is_apart, dtype)
+
+    return _in_a_type(draw, make, draw.choice((BF16, FP16)))
+
+
 def drawn_products(seed: int = SEED) -> list[Workload]:
-    return draws(((layers, 800), (odd_layers, 400), (batches, 640)), seed)
+    kinds = ((layers, 800), (odd_layers, 400), (batches, 640), (narrow_layers, 240), (small_batches, 200))
+    return draws(kinds, seed)

@@ -36,10 +36,16 @@ def products() -> list[Workload]:
     return [*plain, *tf32, *batches, *(partial(rounded, partial(batched_product, *shape, FP32)) for shape in heads)]
 
 
+_UNEVEN = 1.2
+"""How far apart, in powers of e, the loads of experts are."""
+
+
 def experts(tokens: int, count: int, width: int, depth: int) -> None:
-    """Products of float32, one per expert."""
+    """Products of float32, one per expert, to which as many tokens are sent as an untrained router does: some get many,
+    some get none."""
     a, b = randn(tokens, depth).requires_grad_(), randn(count, depth, width).requires_grad_()
-    offsets = torch.arange(1, count + 1, device="cuda", dtype=torch.int32) * (tokens // count)
+    loads = torch.randn(count, generator=torch.Generator().manual_seed(count)).mul(_UNEVEN).softmax(0)
+    offsets = (loads.cumsum(0) * tokens).round().to(torch.int32).cuda()
     F.grouped_mm(a, b, offs=offsets).backward(randn(tokens, width))
 
 
@@ -186,7 +192,11 @@ def rest() -> list[Workload]:
             (2**17, 8000, 512),
         )
         cases += [partial(lookups.lookup, *size, dtype) for size in tables]
-    cases += [partial(experts, *size) for size in ((2048, 8, 1024, 1024), (8192, 8, 2048, 768), (8192, 32, 768, 2048))]
+    cases += [
+        partial(experts, *size)
+        for size in ((2048, 8, 1024, 1024), (8192, 8, 2048, 768), (8192, 32, 768, 2048), (2048, 16, 2048, 2048))
+    ]
+    cases += [partial(rounded, partial(experts, *size)) for size in ((2048, 16, 1024, 1024), (8192, 32, 768, 2048))]
     for bags, items, rows, width in ((65536, 20, 10_000, 128), (8192, 2, 2_000_000, 32), (131072, 5, 200_000, 32)):
         cases.append(partial(lookups.bag, bags, items, rows, width, FP32))
     return cases

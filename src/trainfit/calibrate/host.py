@@ -2,24 +2,27 @@
 own.
 
 In: a GPU and its host. Out: the nanoseconds of single ops by kind and of every timed step by model and phase, and how
-many kernels each of them launches (`time_in_a_fresh_process`); and what each phase is charged for (`charges_of`; see
+many kernels each of them launches (`host_processes`); and what each phase is charged for (`charges_of`; see
 `trainfit.cost.host`). Phases: forward, backward, optimizer.
 
 The tensors are tiny, so the GPU is always ahead and the clock on the wall is the CPU's. How fast that is depends on
 where the machine puts a process and on what else runs there: on a virtual machine, a loop in Python took 0.7 ms on some
 cores and 1.3 on others, and seconds later it was other cores. So all ops and models take turns, and several processes
-are asked, at different times.
+are asked, at different times. Most of what such a process does is to import torch and to run everything a first time,
+so all get ready at once, and then wait for their turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -29,15 +32,17 @@ from trainfit.calibrate.models import SmallModel, small_models
 from trainfit.calibrate.single_ops import CALLS, Prepare, single_ops, time_single_ops
 from trainfit.cost.host import Weights, count_charges, timed_with
 from trainfit.cost.host_fit import Timing, reduce_host, reduce_known, reduce_weights
-from trainfit.cost.price import num_kernels
+from trainfit.cost.price import kernels_launched
 from trainfit.cost.profile import Measured
 from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Op
 from trainfit.step import Step
 from trainfit.torch_compat import gpu_marker
 from trainfit.trace import trace_step
 
-WARM_UP, TIMED = 2, 7
-_WRITE_TIMES = "from trainfit.calibrate.host import write_times; write_times()"
+WARM_UP, TIMED = 1, 5
+_SERVE = "from trainfit.calibrate.host import serve; serve()"
+_READY, _TIME, _COUNT = "ready", "time", "time and count"
 
 Times = dict[str, list[int]]
 Training = Callable[[Callable[[], None]], list[tuple[str, int]]]
@@ -50,34 +55,101 @@ class HostTimes(TypedDict):
     op_times_ns: Times
     host_times_ns: dict[str, Times]
     """By model."""
-    op_kernels: dict[str, int]
-    host_kernels: dict[str, dict[str, int]]
+    op_kernels: NotRequired[dict[str, int]]
+    host_kernels: NotRequired[dict[str, dict[str, int]]]
     """By model and phase."""
 
 
-def time_in_a_fresh_process() -> HostTimes:
-    """All ops and models, each as it runs in a process that has just been started; takes some ten seconds."""
-    result = subprocess.run([sys.executable, "-c", _WRITE_TIMES], capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise RuntimeError(f"the process that times small models failed:\n{result.stderr.strip()[-2000:]}")
-    found: HostTimes = json.loads(result.stdout.splitlines()[-1])
-    return found
+class HostProcess:
+    """A fresh process that gets everything ready and then waits to be asked."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def wait(self) -> None:
+        """Until it is ready."""
+        assert self._process.stdout is not None
+        while (line := self._process.stdout.readline()).strip() != _READY:
+            if not line:
+                raise self._failure()
+
+    def times(self, with_kernels: bool) -> HostTimes:
+        """What it times now, and with the numbers of kernels if it should count them. Only once."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write((_COUNT if with_kernels else _TIME) + "\n")
+        self._process.stdin.close()
+        lines = self._process.stdout.read().splitlines()
+        if self._process.wait():
+            raise self._failure()
+        found: HostTimes = json.loads(lines[-1])
+        return found
+
+    def end(self) -> None:
+        with self._errors, self._process:
+            self._process.kill()
+
+    def _failure(self) -> RuntimeError:
+        self._process.wait()
+        self._errors.seek(0)
+        return RuntimeError(f"the process that times small models failed:\n{self._errors.read().strip()[-2000:]}")
 
 
-def write_times() -> None:
-    """What the process started by `time_in_a_fresh_process` does."""
-    sys.stdout.write(json.dumps(time_host()))
+@contextlib.contextmanager
+def host_processes(count: int) -> Iterator[list[HostProcess]]:
+    """So many, which get ready; they end with the context."""
+    processes = [HostProcess() for _ in range(count)]
+    try:
+        yield processes
+    finally:
+        for process in processes:
+            process.end()
 
 
-def time_host() -> HostTimes:
-    """All ops and models in this process. Time nothing in it afterwards: a profiler slows launches for good."""
-    models = small_models()
-    trainings = {name: training_of(model, "cuda") for name, model in models.items()}
-    times = dict(zip(models, time_models(trainings.values(), torch.cuda.synchronize), strict=True))
+def serve() -> None:
+    """What such a process does."""
+    prepared = prepare_host()
+    sys.stdout.write(_READY + "\n")
+    sys.stdout.flush()
+    told = sys.stdin.readline().strip()
+    if told:
+        sys.stdout.write(json.dumps(time_host(prepared, told == _COUNT)) + "\n")
+
+
+class Prepared(NamedTuple):
+    """All ops and models; each was run once."""
+
+    trainings: dict[str, Training]
+    ops: dict[str, Prepare]
+
+
+def prepare_host() -> Prepared:
+    """In this process; takes some ten seconds, most of which the libraries spend on loading kernels."""
+    trainings = {name: training_of(model, "cuda") for name, model in small_models().items()}
+    for training in trainings.values():
+        training(torch.cuda.synchronize)
     ops = single_ops("cuda")
-    op_times_ns = time_single_ops(ops, torch.cuda.synchronize)
-    op_kernels, host_kernels = _count_kernels(ops, trainings)
-    return HostTimes(op_times_ns=op_times_ns, host_times_ns=times, op_kernels=op_kernels, host_kernels=host_kernels)
+    for prepare in ops.values():
+        prepare()()
+    return Prepared(trainings, ops)
+
+
+def time_host(prepared: Prepared, with_kernels: bool) -> HostTimes:
+    """All ops and models in this process. Time nothing in it after kernels were counted: a profiler slows launches for
+    good."""
+    trainings, ops = prepared
+    times = dict(zip(trainings, time_models(trainings.values(), torch.cuda.synchronize), strict=True))
+    found = HostTimes(op_times_ns=time_single_ops(ops, torch.cuda.synchronize), host_times_ns=times)
+    if with_kernels:
+        found["op_kernels"], found["host_kernels"] = _count_kernels(ops, trainings)
+    return found
 
 
 def time_models(trainings: Iterable[Training], begin: Callable[[], None]) -> list[Times]:
@@ -160,31 +232,12 @@ def training_of(small: SmallModel, device: str) -> Training:
     return step
 
 
-def host_costs(records: Sequence[Mapping[str, Any]], gpu: Gpu, tables: Mapping[str, Measured]) -> dict[str, Any]:
-    """The fields of `HostCosts` from what processes timed, each in a record; other records are passed over. Kernels
-    were counted in at least one. `tables` are the profile's."""
-    op_times_ns = [record["op_times_ns"] for record in records if "op_times_ns" in record]
-    host_times_ns = [record["host_times_ns"] for record in records if "host_times_ns" in record]
-    op_kernels, host_kernels = next(
-        (record["op_kernels"], record["host_kernels"]) for record in records if "op_kernels" in record
-    )
-    weights = reduce_weights(op_times_ns, op_kernels)
-    timings = {
-        name: Timing(
-            charges=charges_of(model, gpu, tables, weights, host_kernels[name]),
-            processes_ns=[times_ns[name] for times_ns in host_times_ns if name in times_ns],
-        )
-        for name, model in small_models().items()
-    }
-    return reduce_host(timings, weights, reduce_known(op_times_ns))
+def traced_models(gpu: Gpu) -> dict[str, list[Op]]:
+    """The ops of a training step of each small model; takes some ten seconds."""
+    return {name: traced(model, gpu) for name, model in small_models().items()}
 
 
-def charges_of(
-    small: SmallModel, gpu: Gpu, tables: Mapping[str, Measured], weights: Weights, kernels: Mapping[str, int]
-) -> dict[str, dict[str, float]]:
-    """What a training step of the model is charged for, by phase, from a trace of it. `tables` are the profile's; how
-    many kernels so small convolutions take they do not know, so those of a phase, which were counted, say how many
-    there are beyond one per op."""
+def traced(small: SmallModel, gpu: Gpu) -> list[Op]:
     step = Step(
         model=lambda: small.build().to(small.dtype),
         batch=small.inputs("cpu"),
@@ -195,8 +248,40 @@ def charges_of(
     )
     trace = trace_step(step, gpu)
     sections = (trace.sections[index] for index in trace.steady_step)
-    ops = [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
-    num_launched = [num_kernels(op, gpu, tables) for op in ops]
+    return [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
+
+
+def host_costs(
+    records: Sequence[Mapping[str, Any]],
+    gpu: Gpu,
+    tables: Mapping[str, Measured],
+    models: Mapping[str, Sequence[Op]],
+) -> dict[str, Any]:
+    """The fields of `HostCosts` from what processes timed, each in a record; other records are passed over. Kernels
+    were counted in at least one. `tables` are the profile's, `models` what `traced_models` gives."""
+    op_times_ns = [record["op_times_ns"] for record in records if "op_times_ns" in record]
+    host_times_ns = [record["host_times_ns"] for record in records if "host_times_ns" in record]
+    op_kernels, host_kernels = next(
+        (record["op_kernels"], record["host_kernels"]) for record in records if "op_kernels" in record
+    )
+    weights = reduce_weights(op_times_ns, op_kernels)
+    timings = {
+        name: Timing(
+            charges=charges_of(ops, gpu, tables, weights, host_kernels[name]),
+            processes_ns=[times_ns[name] for times_ns in host_times_ns if name in times_ns],
+        )
+        for name, ops in models.items()
+    }
+    return reduce_host(timings, weights, reduce_known(op_times_ns))
+
+
+def charges_of(
+    ops: Sequence[Op], gpu: Gpu, tables: Mapping[str, Measured], weights: Weights, kernels: Mapping[str, int]
+) -> dict[str, dict[str, float]]:
+    """What a training step of these ops is charged for, by phase. `tables` are the profile's; how many kernels so small
+    convolutions take they do not know, so those of a phase, which were counted, say how many there are beyond one per
+    op."""
+    num_launched = kernels_launched(ops, gpu, tables)
     charged = count_charges(ops, num_launched, weights)
     for phase, counts in charged.items():
         launches = sum(count > 0 for op, count in zip(ops, num_launched, strict=True) if timed_with(op) == phase)

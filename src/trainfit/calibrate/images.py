@@ -168,26 +168,26 @@ def shrinking() -> list[Layer]:
 
 
 def convolutions() -> list[Workload]:
-    """In both types and both layouts. cuDNN plans a window per channel for a second where channels are last, so there
-    every third has to do; images of one pixel, and those that are cut into tokens, have one layout."""
-    both = [*depthwise()[::3], *grouped(), *pointwise(), *windows(), *first(), *shrinking()]
-    cases = [partial(convolve, *case) for case in itertools.product(both, (BF16, FP32), (False, True))]
-    one = [*(layer for number, layer in enumerate(depthwise()) if number % 3), *squeezed(), *patches()]
-    return [*cases, *(partial(convolve, layer, dtype, False) for layer in one for dtype in (BF16, FP32))]
+    """Each layer in two of four ways, by type and layout; images of one pixel, and those that are cut into tokens, in
+    one layout. cuDNN compiles kernels for channels in groups, and for a window per channel where those are last, for up
+    to seconds each, so a few of these have to do."""
+    ways = itertools.cycle(((BF16, False), (FP32, True), (FP32, False), (BF16, True)))
+    both, few = [*grouped(), *pointwise(), *windows(), *first(), *shrinking()], grouped()[::3]
+    one = [*depthwise(), *squeezed(), *patches()]
+    cases = [(layer, *next(ways)) for layer in (*both, *both[::-1])]
+    return [
+        *(partial(convolve, *case) for case in cases if case[0].groups == 1 or case[0] in few),
+        *(partial(convolve, layer, dtype, False) for layer in one for dtype in (BF16, FP32)),
+        *(partial(convolve, layer, dtype, True) for layer in channels_last() for dtype in (BF16, FP32)),
+    ]
 
 
-def first_signal(outputs: int, window: int, stride: int, batch: int, length: int, dtype: torch.dtype) -> None:
-    """The first layer over sound."""
-    x = torch.randn(batch, 1, length, device="cuda", dtype=dtype)
-    weight, bias = (torch.randn(*shape, device="cuda", dtype=dtype, requires_grad=True)
-                    for shape in ((outputs, 1, window), (outputs,)))  # fmt: skip
-    out = F.conv1d(x, weight, bias, stride)
-    out.backward(torch.randn(out.shape, device="cuda", dtype=dtype))
-
-
-def signals() -> list[Workload]:
-    sizes = ((512, 10, 5, 4, 160000), (256, 16, 4, 16, 64000), (64, 80, 16, 16, 64000), (128, 9, 1, 16, 16000))
-    return [partial(first_signal, *size, dtype) for size in sizes for dtype in (BF16, FP32)]
+def channels_last() -> list[Layer]:
+    """A window per channel."""
+    return [
+        Layer(inputs=width, outputs=width, groups=width, window=window, size=size, batch=batch)
+        for width, window, size, batch in ((96, 7, 56, 32), (384, 7, 14, 128), (144, 3, 56, 32))
+    ]
 
 
 def batch_norm(batch: int, channels: int, size: int, dtype: torch.dtype, nhwc: bool) -> None:
@@ -229,23 +229,3 @@ def maps() -> list[Workload]:
           for case, dtype, nhwc in itertools.product(sizes, (BF16, FP32), (False, True))),
         *(partial(per_pixel, *loss) for loss in losses),
     ]  # fmt: skip
-
-
-def upsampled(inputs: int, outputs: int, size: int, batch: int, dtype: torch.dtype, nhwc: bool) -> None:
-    """A transposed convolution that doubles the size, and the convolution that halves it again, windows overlapping."""
-    weight = image(inputs, outputs, 4, dtype, nhwc)
-    for function, first in ((F.conv_transpose2d, image(batch, inputs, size, dtype, nhwc)),
-                            (F.conv2d, image(batch, outputs, 2 * size, dtype, nhwc))):  # fmt: skip
-        x, bias = first.requires_grad_(), torch.zeros(first.shape[1], device="cuda", dtype=dtype)
-        bias = bias.new_zeros(outputs if function is F.conv_transpose2d else inputs).requires_grad_()
-        out = function(x, weight.detach().requires_grad_(), bias, 2, 1)
-        out.backward(image(batch, out.shape[1], out.shape[-1], dtype, nhwc))
-
-
-def decoders() -> list[Workload]:
-    widths = ((1024, 512, 8), (512, 256, 16), (256, 128, 32), (128, 64, 64), (64, 32, 64), (64, 3, 64), (32, 1, 32))
-    sizes = [(*width, batch) for number, width in enumerate(widths) for batch in ((16, 64) if number % 2 else (64,))]
-    return [
-        partial(upsampled, *size, dtype, nhwc)
-        for size, dtype, nhwc in itertools.product(sizes, (BF16, FP32), (False, True))
-    ]

@@ -6,7 +6,8 @@ a convolution gives one for each pass.
 `OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that
 the profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of
 its kernels' times, which is what a step pays when the CPU is ahead, and has no launch gaps in it. Every op is timed
-warm (run again and again on the same tensors) and cold (after a buffer larger than L2 was read).
+warm (run again and again on the same tensors) and cold (after a buffer larger than L2 was read); one that lasts long is
+timed once, since filling the cache is nothing to it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainfit.cost.described import read_op
+from trainfit.cost.host import OP_KINDS
+from trainfit.cost.work import short_name
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
-from trainfit.gpus.hidden.cudnn_kernels import sum_parts
+from trainfit.gpus.hidden.cudnn_kernels import asked, sum_parts
 from trainfit.records import Phase
 from trainfit.torch_compat import DispatchMode, gpu_marker, is_rounded_product, is_view, tree_flatten
 
@@ -36,6 +39,9 @@ SECONDS_PER_SESSION = 5.0
 CYCLES_PER_NS = 2
 """About, of the GPUs' clocks."""
 LONGEST_MARKER_NS = 5_000_000
+LONG_NS = 1_000_000
+"""An op that takes longer is run once: what L2 holds is read in a hundredth of that. Products are not: the first ones
+are up to a tenth faster than those of a step, until they have drawn so much power that the clock sinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class OpTimer(DispatchMode):
         self._flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
         self._calls: list[tuple[str, list[Any], dict[str, Any], list[str]]] = []
         self._runs: list[_Run] = []
+        self._done: set[int] = set()  # calls that were run as often as they should
 
     @property
     def num_markers(self) -> int:
@@ -100,17 +107,20 @@ class OpTimer(DispatchMode):
         described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
         if is_rounded_product(func, args):
             described_kwargs["tf32"] = True
-        if parts := _parts(func, described_args):
-            described_kwargs["parts"] = parts
+        described_kwargs |= _plan(func, described_args)
         signature = f"{func}{described_args}{described_kwargs}"
         is_new = signature not in self._known and not is_view(func)
         if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
             return func(*args, **kwargs)
         self._known.add(signature)
         call = len(self._calls)
-        result = func(*args, **kwargs)
+        result, _, whole_ns = _run_alone(func, args, kwargs)
         outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         self._calls.append((str(func), described_args, described_kwargs, outputs))
+        is_product = short_name(str(func)) in OP_KINDS["product"]
+        if whole_ns > LONG_NS and not is_product and self._is_long(call, func, args, kwargs):
+            self._done.add(call)
+            return result
         issue_ns = 0
         for _ in range(self._repeats):
             self._mark(call, is_cold=False, lasting_ns=issue_ns)
@@ -123,7 +133,24 @@ class OpTimer(DispatchMode):
             self._mark(call, is_cold=True, lasting_ns=issue_ns)
             func(*args, **kwargs)
         self._mark(None, is_cold=False)
+        self._done.add(call)
         return result
+
+    def _is_long(self, call: int, func: Any, args: Any, kwargs: Any) -> bool:
+        """Whether the op lasts long: the first time, it may have been a library that looked for a kernel. If it does,
+        this is its one run, but for an op that the GPU has to wait for, which is run once more behind a marker.
+        Recurrent layers are not: in a step the GPU waits for them too, and their streams seldom run side by side."""
+        self._mark(call, is_cold=False)
+        _, issue_ns, whole_ns = _run_alone(func, args, kwargs)
+        is_long = whole_ns > LONG_NS
+        is_awaited = issue_ns > whole_ns // 4 and not short_name(str(func)).startswith("_cudnn_rnn")
+        if not is_long or is_awaited:
+            self._runs[-1] = _Run(None, is_cold=False)
+        if is_long and is_awaited:
+            self._mark(call, is_cold=False, lasting_ns=min(issue_ns, LONGEST_MARKER_NS))
+            func(*args, **kwargs)
+        self._mark(None, is_cold=False)
+        return is_long
 
     def samples(self, kernels: list[Kernel], marker: str) -> Iterator[Sample]:
         """One sample per call, from the session's kernels in the order in which they ran."""
@@ -139,7 +166,7 @@ class OpTimer(DispatchMode):
                 times.setdefault(run.call, []).append(sum(kernel.duration_ns for kernel in segment))
                 longest[run.call] = segment
         for call, (op, args, kwargs, outputs) in enumerate(self._calls):
-            if len(cold.get(call, ())) < self._repeats:
+            if call not in self._done:
                 continue  # the workload failed in the middle of it
             segment = longest[call]
             yield Sample(
@@ -148,7 +175,7 @@ class OpTimer(DispatchMode):
                 kwargs=kwargs,
                 outputs=outputs,
                 warm_ns=round(statistics.median(warm[call])),
-                cold_ns=round(statistics.median(cold[call])),
+                cold_ns=round(statistics.median(cold.get(call, warm[call]))),
                 num_kernels=len(segment),
                 kernel=max(segment, key=lambda kernel: kernel.duration_ns).name if segment else "",
                 overlap=_overlap(segment),
@@ -159,6 +186,16 @@ class OpTimer(DispatchMode):
         until the CPU has issued them."""
         self._runs.append(_Run(call, is_cold))
         gpu_marker(1 + CYCLES_PER_NS * lasting_ns)
+
+
+def _run_alone(func: Any, args: Any, kwargs: Any) -> tuple[Any, int, int]:
+    """The call's result, how long the CPU took to issue it, and how long it took until it was done."""
+    torch.cuda.synchronize()
+    begin_ns = time.perf_counter_ns()
+    result = func(*args, **kwargs)
+    issued_ns = time.perf_counter_ns()
+    torch.cuda.synchronize()
+    return result, issued_ns - begin_ns, time.perf_counter_ns() - begin_ns
 
 
 def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
@@ -197,12 +234,15 @@ def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return []
 
 
-def _parts(func: Any, described_args: list[Any]) -> int | None:
-    """Into how many parts cuDNN cuts the sum of a weight's gradient; None where it is no such op, or does not say."""
-    if func is not torch.ops.aten.convolution_backward.default:
-        return None
-    op = read_op(str(func), described_args, {}, [], Phase.BACKWARD)
-    return sum_parts(first_pass(op), find_gpu(torch.cuda.get_device_name()))
+def _plan(func: Any, described_args: list[Any]) -> dict[str, int]:
+    """Of a convolution's pass: the engine that cuDNN proposes, and into how many parts it cuts the sum of a weight's
+    gradient, as far as it says."""
+    if func not in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default):
+        return {}
+    problem = first_pass(read_op(str(func), described_args, {}, [], Phase.BACKWARD))
+    gpu = find_gpu(torch.cuda.get_device_name())
+    found = {"engine": asked(problem, gpu), "parts": sum_parts(problem, gpu)}
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def _overlap(kernels: list[Kernel]) -> float:
@@ -227,12 +267,13 @@ def marker_name() -> str:
 
 def gpu_kernels(profiler: Any) -> list[Kernel]:
     """Kernels, copies and fills of a closed profiler session, in the order in which they ran."""
-    kernels = [
-        Kernel(event.start_ns(), event.duration_ns(), event.name())
-        for event in profiler.profiler.kineto_results.events()
-        if event.device_type() == torch.autograd.DeviceType.CUDA
-        and not event.name().startswith(("Optimizer.", "Profiler"))  # annotations stand on the GPU's rows too
-    ]
+    kernels = []
+    on_gpu = torch.autograd.DeviceType.CUDA.value
+    for event in profiler.profiler.kineto_results.events():
+        if event.device_type().value == on_gpu:  # comparing what is not yet a number takes as long as all the rest
+            name = event.name()
+            if not name.startswith(("Optimizer.", "Profiler")):  # annotations stand on the GPU's rows too
+                kernels.append(Kernel(event.start_ns(), event.duration_ns(), name))
     return sorted(kernels)
 
 

@@ -1,8 +1,8 @@
 """Small models whose kernels take no time, so that a training step of theirs lasts as long as the CPU needs for it.
 
 `small_models()` gives them by name: styles of writing a model (norms out of plain ops or fused, one module or many, as
-libraries do, convolutions, recurrent layers), precisions, checkpointing, optimizers. Nothing is built until asked, on
-the default device of whoever asks. Every model takes what `inputs` makes and returns a scalar.
+libraries do, convolutions, recurrent layers, loops written out), precisions, checkpointing, optimizers. Nothing is
+built until asked, on the default device of whoever asks. Every model takes what `inputs` makes and returns a scalar.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from trainfit.calibrate.library_models import library_decoder, library_encoder
 
 WIDTH, HEADS, TOKENS, VOCABULARY, LAYERS = 64, 2, 16, 128, 10
+LOOP_REPEATS = 2
 
 
 class PlainNorm(nn.Module):
@@ -190,6 +191,81 @@ class Recurrent(nn.Module):
         return hidden.float().mean()
 
 
+class RecurrentStack(nn.Module):
+    """Short recurrent layers, each called for itself: what a call costs before its steps."""
+
+    def __init__(self, kind: Callable[..., nn.RNNBase], width: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, width)
+        self.layers = nn.ModuleList(kind(width, width, batch_first=True) for _ in range(LAYERS // 2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = self.embed(tokens).repeat(8, 1, 1)
+        for layer in self.layers:
+            hidden = hidden + layer(hidden)[0]
+        return hidden.float().mean()
+
+
+class HandCell(nn.Module):
+    """A gated cell written out: few ops on local variables, over and over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(WIDTH, 2 * WIDTH))
+        self.bias = nn.Parameter(torch.zeros(2 * WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias, state, states = self.weight, self.bias, torch.zeros_like(x[:, 0]), []
+        for moment in range(x.shape[1]):
+            gate, change = (x[:, moment].repeat(1, 2) + state @ weight + bias).chunk(2, dim=-1)
+            gate = torch.sigmoid(gate)
+            state = gate * state + (1 - gate) * torch.tanh(change)
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+
+class CalledCell(nn.Module):
+    """One that calls modules in each of its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input, self.memory, self.norm = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH), nn.LayerNorm(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, states = torch.zeros_like(x[:, 0]), []
+        for token in x.unbind(1):
+            state = self.norm(state + F.silu(self.input(token) + self.memory(state)))
+            states.append(state)
+        return torch.stack(states, dim=1)
+
+
+class HandScan(nn.Module):
+    """A weighted mean of what was so far, written out: nothing but plain ops."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        rate, total, states = torch.exp(-torch.exp(self.rate)), torch.zeros_like(x[:, 0]), []
+        for token in x.unbind(1):
+            total = rate * total + token
+            states.append(total * torch.rsqrt(1 + total.square()))
+        return torch.stack(states, dim=1)
+
+
+class Loop(nn.Module):
+    """A cell over `LOOP_REPEATS` times `TOKENS` steps."""
+
+    def __init__(self, cell: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.embed, self.cell, self.head = nn.Embedding(VOCABULARY, WIDTH), cell(), nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        tokens = tokens.repeat(1, LOOP_REPEATS)
+        return F.cross_entropy(self.head(self.cell(self.embed(tokens))).flatten(0, 1).float(), tokens.flatten())
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallModel:
     """One model and how it is trained."""
@@ -252,6 +328,12 @@ def small_models() -> dict[str, SmallModel]:
         "gru": SmallModel(build=partial(Recurrent, nn.GRU, 384, 2, True, 4), dtype=bf16),
         "gru one way": SmallModel(build=partial(Recurrent, nn.GRU, 640, 1, False, 12)),
         "gru long": SmallModel(build=partial(Recurrent, nn.GRU, 384, 1, True, 10), dtype=bf16),
+        "lstm stack": SmallModel(build=partial(RecurrentStack, nn.LSTM, 384)),
+        "gru stack": SmallModel(build=partial(RecurrentStack, nn.GRU, 384), dtype=bf16),
+        "cell": SmallModel(build=partial(Loop, HandCell)),
+        "cell autocast": SmallModel(build=partial(Loop, HandCell), autocast=bf16),
+        "called cell": SmallModel(build=partial(Loop, CalledCell)),
+        "scan": SmallModel(build=partial(Loop, HandScan), dtype=bf16),
         "flat accumulated": SmallModel(build=flat_text, dtype=bf16, micro_batches=2),
         "fused norms accumulated": SmallModel(build=partial(Text, fused), dtype=bf16, micro_batches=2),
         "flat clipped": SmallModel(build=flat_text, dtype=bf16, clip_grad_norm=1.0),

@@ -89,7 +89,7 @@ def images_as_groups() -> list[Workload]:
         Filter(2, images * inputs, images * outputs, 3, side, 1, images, has_bias=False)
         for images, inputs, outputs, side in sizes
     ]
-    return [partial(convolve, layer, dtype, False) for layer in layers for dtype in (FP32, FP16, BF16)]
+    return [partial(convolve, layer, dtype, False) for layer in layers for dtype in (FP32, FP16)]
 
 
 def penalised_gradient(inputs: int, outputs: int, window: int, stride: int, side: int, dtype: torch.dtype) -> None:

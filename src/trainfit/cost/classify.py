@@ -8,7 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
-from trainfit.cost import compute, convolution, lists, moves, pools, reductions, rowwise, stream, walks
+from trainfit.cost import (
+    compute,
+    convolution,
+    lists,
+    lookups,
+    moves,
+    pools,
+    recurrent,
+    reductions,
+    rowwise,
+    stream,
+    walks,
+)
 from trainfit.cost.work import Work, argument, base_name, contiguous_stride, log, tensors_of, total_bytes
 from trainfit.records import Op, TensorRef
 
@@ -43,14 +55,15 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     for name in moves.PLACED:
         yield name, lambda op: stream.pointwise(moves.filled(op))
     for name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
-        yield name, lambda op: (*rowwise.accumulated(op), *moves.move(op))
+        yield name, lambda op: (*lookups.accumulated(op), *moves.move(op))
     yield "_embedding_bag", moves.embedding_bag
-    yield from ((name, rowwise.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
+    yield "im2col", moves.windows
+    yield from ((name, rowwise.distance) for name in rowwise.DISTANCES)
+    yield from ((name, lookups.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
     yield from ((f"nll_loss{dims}_{way}", rowwise.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
     yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
     yield "_grouped_mm", compute.grouped_matmul
     yield from ((name, convolution.convolution) for name in _CONVOLUTIONS)
-    yield from ((f"_cudnn_rnn{way}", compute.recurrent) for way in ("", "_backward"))
 
 
 _RULES = dict(_rules())
@@ -62,10 +75,12 @@ _BY_PROCESSORS: tuple[tuple[Collection[str], Callable[[Op, int], tuple[Work, ...
     (rowwise.ROW_NORMS, rowwise.row_norm),
     (rowwise.IMAGE_NORMS, rowwise.image_norm),
     (walks.RUNNING, walks.running),
+    (walks.ORDERED, walks.ordered),
     (rowwise.SOFTMAXES, walks.softmax),
     (pools.POOLS, pools.pool),
     (pools.SAMPLERS, pools.sampled),
     (reductions.REDUCTIONS, reductions.reduction),
+    (recurrent.RECURRENT, recurrent.recurrent),
 )
 """Rules that must know how many processors share the work."""
 

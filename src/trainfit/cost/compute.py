@@ -1,4 +1,4 @@
-"""Rules for ops that compute: matrix products, attention, recurrent layers.
+"""Rules for ops that compute: matrix products, attention.
 
 In: an `Op`. Out: `Work`s, the most special rule first. Efficiency depends on the shape of the product, on how operands
 lie (which side is transposed, whether rows start at aligned addresses) and on the type.
@@ -47,7 +47,6 @@ _DEEPER = {"bfloat16": 128, "tf32": 64, "float32": 32}
 
 _TOPS = {
     "matmul": (0, 17, 17, 17), "batched": (12, 13, 13, 13), "grouped": (7, 15, 15, 15), "attention": (14, 15, 15, 9),
-    "recurrent": (9, 12, 10),
 }  # fmt: skip
 """log2 of the largest sizes that are measured, about."""
 
@@ -93,14 +92,22 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     even = (resizable(partial(work, rule), own, tops) for rule in rules)
     if 1 in own[1:]:  # a vector, or an outer product: no tiles
         kind = "outer" if own[3] == 1 else "vector"
-        thin = (replace(work(f"{names[-1]} {one} {order} {kind}", *own), stretch=1.0, rounds=0, num_sizes=0)
-                for one in dtypes for order in orders)  # fmt: skip
+        made = (work(f"{names[-1]} {one} {order} {kind}", *own) for one in dtypes for order in orders)
+        least = _MATRIX_BYTES * own[0] if is_batched else 0
+        if kind == "outer":
+            least *= _OUTER_TILES * -(-own[1] // _OUTER_TILE) * -(-own[2] // _OUTER_TILE)
+        thin = (replace(one, stretch=1.0, rounds=0, num_sizes=0, nbytes=max(one.nbytes, least)) for one in made)
         return (*thin, *even)
     if alignment == VECTOR_BYTES:
         return tuple(even)
     turns = tuple(_TURN_WEIGHT * (side == "t") for side in layout)
     odd = (work(f"{names[-1]} {one} odd", *own) for one in dtypes)  # a larger one may be even, and faster
     return (*(replace(one, coordinates=(*one.coordinates, *turns), num_sizes=0) for one in odd), *even)
+
+
+_MATRIX_BYTES, _OUTER_TILES, _OUTER_TILE = 7000, 2, 64
+"""What memory could move while one of many products with a vector begins and ends: 1.5 ns; an outer product does so for
+every tile of its result, and takes twice as long."""
 
 
 def _wave_fill(rows: int, columns: int, num_sms: int) -> float:
@@ -224,61 +231,3 @@ def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, b
     is_causal = argument(op, causal_at, "is_causal", False)
     mask = argument(op, mask_at, "attn_bias", None) if mask_at is not None else None
     return is_causal is True, isinstance(dropout, float) and dropout > 0, isinstance(mask, TensorRef)
-
-
-def recurrent(op: Op) -> tuple[Work, ...]:
-    """cuDNN's LSTM and GRU: a product and a pointwise kernel per step, layer and direction, one after the other."""
-    name = base_name(op)
-    is_backward = name.endswith("_backward")
-    data = tensors_of(op.args)[0]
-    weights = next(tensors_of(value) for value in op.args if isinstance(value, tuple))
-    first_option = 10 if is_backward else 6
-    layers, batch_first, both = (argument(op, first_option + place, "", 1) for place in (3, 4, 7))
-    batch, steps = data.shape[:2] if batch_first else data.shape[1::-1]
-    chains = int(bool(both)) + 1
-    hidden = argument(op, first_option + 1, "hidden_size", 1)
-    own = (batch, hidden if isinstance(hidden, int) else 1, steps)
-    per_square = sum(tensor.numel for tensor in weights) / own[1] ** 2
-    moved = [*((tensor, (0, 1, 2)) for tensor in (data, *op.outputs)), *((tensor, (1, 1)) for tensor in weights)]
-    parts = parts_of(moved, own)
-    num_layers = layers if isinstance(layers, int) else 1
-    flops_dtype = "tf32" if data.dtype == "float32" else data.dtype  # as for convolutions
-
-    def work(rule: str, *sizes: int) -> Work:
-        batch, width, steps = sizes
-        flops = round(2 * batch * steps * per_square * width**2) * (2 if is_backward else 1)
-        walks, coordinates = num_layers * chains * steps, log(batch, width, chains)
-        nbytes = traffic_bytes(parts, sizes) + _PASSES * walks * batch * width * item_bytes(data.dtype)
-        if rule.endswith(_FUSED):
-            kernels = num_layers * _AROUND[is_backward] + walks
-            return Work(rule, coordinates, flops, data.dtype, nbytes, kernels, is_serial=True, stretch=_FUSED_STRETCH)
-        return Work(rule, coordinates, flops, flops_dtype, nbytes, 2 * walks, is_serial=True)
-
-    mode = _RECURRENT_MODES.get(argument(op, first_option, "", 2), "lstm")
-    dtypes = dict.fromkeys((data.dtype, "float16" if item_bytes(data.dtype) == 2 else "float32", "bfloat16", "float32"))
-    rules = [f"{name} {kind} {dtype}" for kind in dict.fromkeys((mode, "lstm")) for dtype in dtypes]
-    rules += [f"{name} {size}" for size in dict.fromkeys((item_bytes(data.dtype), 4, 2))]
-    if data.dtype == "float16" and mode != "gru" and (num_layers, chains) == (1, 1) and _keeps_weights(own, data):
-        rules = [f"{rules[0]} persistent", *rules]
-    elif data.dtype != "bfloat16" and own[1] <= _FUSED_WIDTHS[is_backward] * (1 if mode in ("lstm", "gru") else 2):
-        rules = [f"{rules[0]}{_FUSED}", *rules]
-    return tuple(resizable(partial(work, rule), own, _TOPS["recurrent"]) for rule in rules)
-
-
-def _keeps_weights(own: tuple[int, int, int], data: TensorRef) -> bool:
-    """Whether torch asks cuDNN for one kernel that goes through all steps and keeps the weights meanwhile."""
-    batch, width, _ = own
-    return batch <= 128 and batch % 8 == 0 and width <= 1024 and width % 128 == 0 and data.shape[-1] % 128 == 0
-
-
-_FUSED, _AROUND = " fused", (12, 24)
-"""How rules end of kernels by which cuDNN goes through all steps at once, and what is launched before and after, in
-either pass, in the time of a kernel that does nothing."""
-_FUSED_STRETCH = 12
-"""How many times as long their arithmetic takes."""
-_PASSES = 24
-"""How often a step's state is read or written for all gates, about."""
-_FUSED_WIDTHS = (192, 128)
-"""The widest states that these kernels keep the weights of, in either pass; twice as wide without gates."""
-_RECURRENT_MODES: dict[object, str] = {0: "relu", 1: "tanh", 2: "lstm", 3: "gru"}
-"""cuDNN's: each has kernels of its own."""

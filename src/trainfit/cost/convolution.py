@@ -21,6 +21,7 @@ from trainfit.cost.convolution_kernels import (
     Pass,
     computing_ns,
     padding_share,
+    times_moved,
     total_taps,
 )
 from trainfit.cost.work import (
@@ -41,7 +42,8 @@ from trainfit.cost.work import (
 )
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
-from trainfit.gpus.hidden.cudnn_kernels import KERNELS, asked, imitated, sum_parts
+from trainfit.gpus.hidden.cudnn import is_left_to_cublas
+from trainfit.gpus.hidden.cudnn_kernels import asked, imitated, kernels_of, sum_parts, usual_engine
 from trainfit.records import Op, TensorRef
 
 # How far apart, in doublings, two convolutions are of which one has twice the pixels of a window, windows spread twice
@@ -49,20 +51,28 @@ from trainfit.records import Op, TensorRef
 # windows twice as long along one dimension as along another; a type of 16 bits or the other.
 _WINDOW_WEIGHT, _GROUPED_WINDOW_WEIGHT, _DILATION_WEIGHT, _ALIGNMENT_WEIGHT, _DIMS_WEIGHT = 2.0, 1.0, 2.0, 1.0, 2.0
 _GROUP_WEIGHT, _GROUPED_CHANNEL_WEIGHT, _BATCH_WEIGHT, _OBLONG_WEIGHT, _TYPE_WEIGHT = 1.0, 2.0, 0.5, 1.0, 1.0
+_PRODUCT_ALIGNMENT_WEIGHT, _PRODUCT_BATCH_WEIGHT, _ENGINE_WEIGHT = 2.0, 1.0, 0.5
 _FEW_IMAGES, _FEW_WEIGHT = 4, 2.0
 """Of convolutions in groups cuDNN runs others where there are fewer images, up to ten times as slow."""
 _TOPS = {"plain": (20, 11, 11), "depthwise": (21, 12, 0)}
 """log2 of the most pixels and channels that are measured, about."""
+_LIFT, _LIFTS = 1.05, {"product": 1.07, "channelwise": 1.0, "own": 1.0}
+"""Of passes that were held out, by kernels."""
 _ORDINARY_WINDOW, _SPECIAL_WINDOWS = 49, (1, 3, 5, 7)
 """Pixels; sides of windows per channel for which cuDNN has kernels that read channels-last."""
 _CHANGES_OF_LAYOUT = 3
-"""Passes over all operands, at the memory's rate, that changing the layouts takes."""
+"""Passes over an operand, at the memory's rate, that changing its layout takes."""
+_SUMMED_BYTES = 8
+"""Written and read for each weight of each image, where a product per image gives a weight's gradient."""
 _PLANNED_FOR = find_gpu("h200")
 """Other GPUs are taken to choose alike."""
-_MEASURED, _PARTS = "kernels", "parts"
+_MEASURED, _PARTS, _ENGINE = "kernels", "parts", "engine"
 _DIRECT_NAMES = (
-    "convolve", "dgrad_engine", "wgrad_alg", "dgrad_alg", "dgrad2d_alg", "_direct_", "conv1D", "f32f32_f32f32_f32_nchw",
+    "convolve", "dgrad_engine", "wgrad_alg", "dgrad_alg", "dgrad2d_alg", "conv1D", "f32f32_f32f32_f32_nchw",
 )  # fmt: skip
+_NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
+_PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
+_WITHOUT_ENGINES = ("product", "channelwise", "own")
 _WEIGHT_ALONE = (False, True, False)
 _COPIED, _GRADIENT, _BIAS = -1, -2, -3
 """Storages of what the op makes on the way."""
@@ -130,12 +140,12 @@ class _Convolution:
             return "weight"
         return "forward" if (self.wanted is None) != self.is_transposed else "input"
 
-    @property
-    def alignment(self) -> int:
+    def alignment(self, kernels: Kernels) -> int:
         """The power of two at which the channels of every pixel start, were they last; of products each channel's
-        pixels, as they lie."""
-        if self.is_product and not self.is_nhwc:
-            return row_alignment(prod(self.image.shape[2:]), self.image.dtype)
+        pixels, as they lie, and each output's weights."""
+        if kernels == "product" and not self.is_nhwc:
+            rows = prod(self.image.shape[2:]), self.weight.shape[1]
+            return min(row_alignment(count, self.image.dtype) for count in rows)
         return min(row_alignment(count, self.image.dtype) for count in (self.image.shape[1], self.out.shape[1]))
 
     @property
@@ -143,12 +153,11 @@ class _Convolution:
         """Of matrices, as they lie."""
         return self.groups == 1 and prod(self.window) == prod(self.stride) == 1
 
-    @property
-    def is_ordinary(self) -> bool:
+    def is_ordinary(self, kernels: Kernels) -> bool:
         """Products, and images of aligned channels and small windows: for these more does not take less, save where
         cuDNN says so itself."""
         is_small = len(self.window) == 2 and prod(self.window) <= _ORDINARY_WINDOW and max(self.dilation) == 1
-        return self.kind == "plain" and ((is_small and self.alignment == VECTOR_BYTES) or self.is_product)
+        return self.kind == "plain" and ((is_small and self.alignment(kernels) == VECTOR_BYTES) or self.is_product)
 
     @property
     def has_special_kernels(self) -> bool:
@@ -170,16 +179,28 @@ class _Convolution:
 
     def kernels(self, op: Op) -> Kernels:
         if self.kind == "depthwise":
-            return "own" if self.is_torch_s_own else "direct"
-        if self.is_product or not self.image.numel or not self.out.numel:
+            return "own" if self.is_torch_s_own else "channelwise"
+        if not self.image.numel or not self.out.numel:
             return "fused"
-        if prod(self.window) == prod(self.stride) == 1:  # products, one for each group
-            return "singly"
-        for known in KERNELS:
-            if (_MEASURED, known) in op.kwargs:
-                return known
+        measured: Kernels | None = dict(op.kwargs).get(_MEASURED)  # type: ignore[assignment]
+        if measured is not None:
+            return measured
         problem = first_pass(op)
-        return asked(problem, _PLANNED_FOR) or ("fused" if self.is_ordinary else imitated(problem))
+        if self.is_product:
+            return "product" if is_left_to_cublas(problem) else "fused"
+        return kernels_of(problem, self.engine(op))
+
+    def engine(self, op: Op) -> int:
+        """cuDNN's, as it says, or as it said when the op was measured. Where it cannot be asked ordinary ones are taken
+        to have the usual one."""
+        known = dict(op.kwargs).get(_ENGINE)
+        if isinstance(known, int):
+            return known
+        problem = first_pass(op)
+        found = asked(problem, _PLANNED_FOR)
+        if found is None:
+            found = usual_engine(problem) if self.is_ordinary("fused") else imitated(problem)
+        return found
 
     def parts(self, op: Op, kernels: Kernels) -> int | None:
         """Into which the sum of a weight's gradient is cut, where cuDNN says so or said so when it was measured."""
@@ -200,23 +221,25 @@ class _Convolution:
             kernels=kernels,
             item_bytes=min(max(item_bytes(self.image.dtype), 2), 4),
             window=prod(self.window),
-            taps=total_taps(sizes) if kernels in ("direct", "own") else 0.0,
+            taps=total_taps(sizes) if kernels in ("direct", "channelwise", "own") else 0.0,
             stride=prod(self.stride),
             spread=max(prod(large.shape[2:]) / max(pixels, 1), 1 / max(pixels, 1)),
             groups=self.groups,
-            products=max(small.shape[0], 1) if self.is_product and not self.is_nhwc else 1,
+            products=max(small.shape[0], 1) if kernels == "product" and not self.is_nhwc else 1,
             images=max(small.shape[0], 1),
             parts=parts,
-            changes_layout=not self.is_nhwc and not self.is_product,
+            changes_layout=not self.is_nhwc and kernels != "product",
         )
 
-    def alike(self) -> tuple[float, ...]:
+    def alike(self, kernels: Kernels, engine: int) -> tuple[float, ...]:
         """The coordinates that are no sizes."""
         is_grouped = self.kind == "grouped"
         grouping = batch = 0.0
         if is_grouped:
             grouping = _GROUP_WEIGHT * log(self.groups)[0] + _FEW_WEIGHT * (self.out.shape[0] < _FEW_IMAGES)
             batch = _BATCH_WEIGHT * log(self.out.shape[0])[0]
+        if kernels == "product" and not self.is_nhwc:
+            batch = _PRODUCT_BATCH_WEIGHT * log(self.out.shape[0])[0]
         longest, shortest = max(self.window, default=1), min(self.window, default=1)
         is_oblong = self.kind == "depthwise"
         return (
@@ -224,11 +247,13 @@ class _Convolution:
             grouping,
             log(prod(self.stride))[0],
             _DILATION_WEIGHT * log(max(self.dilation, default=1))[0],
-            _ALIGNMENT_WEIGHT * log(self.alignment)[0],
+            (_PRODUCT_ALIGNMENT_WEIGHT if kernels == "product" else _ALIGNMENT_WEIGHT)
+            * log(self.alignment(kernels))[0],
             _DIMS_WEIGHT * len(self.window),
             batch,
             _OBLONG_WEIGHT * log(longest / max(shortest, 1))[0] * is_oblong,
             _TYPE_WEIGHT * (self.image.dtype == "float16"),
+            _ENGINE_WEIGHT * engine,
         )
 
     def rules(self, kernels: Kernels) -> Iterator[str]:
@@ -237,9 +262,9 @@ class _Convolution:
         own, other = ("nhwc", "nchw") if self.is_nhwc else ("nchw", "nhwc")
         name = f"convolution {self.name}"
         if self.kind == "depthwise":
-            special = "special" if self.has_special_kernels else "any"
-            yield f"{name} depthwise {dtype} {own} {special}"
-            yield f"{name} depthwise {dtype} {own} any"
+            kinds = ("special", "any") if self.has_special_kernels else ("any", "special")
+            yield from (f"{name} depthwise {dtype} {own} {kind}" for kind in kinds)
+            yield f"{name} depthwise {dtype} {other} any"
         else:
             if kernels != "fused":
                 yield from (f"{name} {self.kind} {dtype} {layout} {kernels}" for layout in (own, other))
@@ -251,24 +276,32 @@ def convolution(op: Op) -> tuple[Work, ...]:
     """The op's only pass, or its first one."""
     read = _Convolution.of(op)
     kernels = read.kernels(op)
-    one, alike = read.as_pass(kernels, read.parts(op, kernels)), read.alike()
+    engine = 0 if kernels in _WITHOUT_ENGINES else read.engine(op)
+    one, alike = read.as_pass(kernels, read.parts(op, kernels)), read.alike(kernels, engine)
     small, large = read.images
     pixels = max(prod(small.shape) // max(small.shape[1], 1), 1)
     own = (pixels, read.weight.shape[0], read.weight.shape[1])
     large_axes = (0, 1) if read.kind == "depthwise" else (0, 2)
-    parts = parts_of([(small, (0, 1)), (large, large_axes), (read.weight, (1, 2))], own)
-    has_units = kernels not in ("direct", "own")
+    small_parts, large_parts, weight_parts = (
+        parts_of([part], own) for part in ((small, (0, 1)), (large, large_axes), (read.weight, (1, 2)))
+    )
+    has_units = kernels not in ("direct", "naive", "channelwise", "own")
     dtype = "tf32" if read.image.dtype == "float32" else read.image.dtype  # torch lets cuDNN round to TF32
     flops_dtype = dtype if has_units else "float32"
     changes = _CHANGES_OF_LAYOUT if has_units and one.changes_layout else 1
     weight = _GROUPED_CHANNEL_WEIGHT if read.kind == "grouped" else 1.0
+
+    summed = one.products if one.name == "weight" and one.products > 1 else 0
 
     def work(rule: str, *sizes: int) -> Work:
         pixels, first, second = sizes
         flops = 2 * prod(sizes) * one.window
         ideal_ns = flops / (1e3 * peak_tflops(_PLANNED_FOR, flops_dtype)) if flops else 1.0
         stretch = computing_ns(one, *sizes) / ideal_ns
-        nbytes = round(traffic_bytes(parts, sizes) * changes * padding_share(one, first, second))
+        nbytes = changes * traffic_bytes(weight_parts, sizes) + _SUMMED_BYTES * summed * first * second
+        for parts, channels in ((small_parts, first), (large_parts, second * one.groups)):
+            share = times_moved(channels) if changes > 1 else 1.0
+            nbytes += round(share * traffic_bytes(parts, sizes) * padding_share(one, first, second))
         coordinates = (*log(pixels), *(weight * value for value in log(first, second)), *alike)
         return Work(
             rule, coordinates, flops, flops_dtype, nbytes, is_serial=changes > 1 or not has_units, stretch=stretch,
@@ -276,14 +309,12 @@ def convolution(op: Op) -> tuple[Work, ...]:
         )  # fmt: skip
 
     rules = dict.fromkeys(read.rules(kernels))
-    if read.kind == "grouped" or not (read.is_ordinary or read.kind == "depthwise"):
+    if read.kind == "grouped" or not (read.is_ordinary(kernels) or read.kind == "depthwise"):
         return tuple(replace(work(rule, *own), num_sizes=0) for rule in rules)
     tops: tuple[int, ...] = _TOPS[read.kind]
-    if (
-        read.alignment < VECTOR_BYTES and not read.is_product
-    ):  # as first layers: kernels for other channels say nothing of these
+    if read.alignment(kernels) < VECTOR_BYTES and not read.is_product:  # as first layers: others say nothing of these
         tops = (tops[0], *((channels - 1).bit_length() for channels in own[1:]))
-    return tuple(resizable(partial(work, rule), own, tops) for rule in rules)
+    return tuple(resizable(partial(work, rule), own, tops, _LIFTS.get(kernels, _LIFT)) for rule in rules)
 
 
 def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
@@ -291,14 +322,18 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
     read = _Convolution.of(op)
     is_by_group = 3 < read.groups <= num_kernels and max(read.image.shape[1], read.out.shape[1]) <= 256 * read.groups
     kernels: Kernels = "fused"
-    if any(name in kernel for name in _DIRECT_NAMES):
+    if read.is_product:
+        kernels = "product" if any(name in kernel for name in _PRODUCT_NAMES) else "fused"
+    elif any(name in kernel for name in _NAIVE_NAMES):
+        kernels = "naive"
+    elif any(name in kernel for name in _DIRECT_NAMES):
         kernels = "direct"
     elif "wo_smem" in kernel:
         kernels = "loose"
     elif "cutlass__5x" in kernel or ("xmma" not in kernel and is_by_group):
         kernels = "singly"
     elif "xmma" not in kernel:  # what changes the layout took longest
-        kernels = imitated(first_pass(op))
+        kernels = kernels_of(first_pass(op), read.engine(op))
     return replace(op, kwargs=(*op.kwargs, (_MEASURED, kernels)))
 
 

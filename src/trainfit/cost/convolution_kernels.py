@@ -16,8 +16,9 @@ from math import ceil, prod
 from typing import Literal
 
 Name = Literal["forward", "input", "weight"]
-Kernels = Literal["fused", "singly", "loose", "direct", "own"]
-"""As trainfit.gpus.hidden.cudnn_kernels has them, and torch's own for a window per channel."""
+Kernels = Literal["fused", "singly", "loose", "direct", "naive", "product", "channelwise", "own"]
+"""As trainfit.gpus.hidden.cudnn_kernels has them, cuBLASLt's products, and for a window per channel cuDNN's and torch's
+own."""
 
 PROCESSORS = 132
 _OPERATIONS_PER_NS = {2: 989_500.0, 4: 494_500.0}
@@ -34,11 +35,14 @@ _WAVE_NS, _SHARED_SUM_NS, _SHORTEST_SHARE = 1250.0, 5800.0, 76
 _PARTIAL_WAVES = 0.4
 """How far the last wave's length goes with how full it is."""
 _BEGIN_NS, _CHANGED_LAYOUT_NS, _GROUP_NS = 2600.0, 7200.0, 1000.0
+_BLOCK_CHANNELS = 32
+_TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
+"""Of direct kernels; to whole rows and columns is padded what shares a sum."""
 _WIDEST_FUSED_GROUP = 256
 """Groups of as many channels share tiles, with channels padded to a power of two."""
 # Torch's own kernels: a result costs as much as so many taps and its own; a weight has a block of threads.
 _TAPS_PER_NS, _TAPS_PER_RESULT, _SKIPPED = 2000.0, 15.0, 0.3
-_BLOCK_NS, _BLOCK_PIXEL_NS, _ALONE_NS, _WARPS = 2.2, 1.4e-3, 1.0, 4
+_BLOCK_NS, _BLOCK_PIXEL_NS, _ALONE_NS, _WARPS, _LANES = 2.2, 1.4e-3, 1.0, 4, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,12 @@ def taps_inside(size: int, results: int, window: int, stride: int, padding: int,
 def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     """Of so many pixels of the smaller images, by the weight's first and second channels."""
     if one.kernels == "direct":
-        return 2 * pixels * first * second * one.taps / VECTOR_OPERATIONS_PER_NS
+        return _direct_ns(one, pixels, first, second)
+    if one.kernels == "channelwise":
+        return _tap_by_tap_ns(one, pixels, first, second)
+    if one.kernels == "naive":
+        results = pixels * (one.spread if one.name == "input" else 1.0)
+        return 2 * results * first * second * one.window / VECTOR_OPERATIONS_PER_NS
     if one.kernels == "own":
         return _own_ns(one, pixels, first)
     begin_ns = _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout
@@ -86,6 +95,12 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     if one.kernels == "singly" and one.groups > 1:
         return begin_ns + one.groups * (_GROUP_NS + product_ns)
     return begin_ns + product_ns
+
+
+def times_moved(channels: int) -> float:
+    """How often an image is moved that is read in another layout than it has: once by the convolution, and read and
+    written before or after it, in blocks of so many channels, be they there or not."""
+    return 1 + 2 * ceil(channels / _BLOCK_CHANNELS) * _BLOCK_CHANNELS / max(channels, 1)
 
 
 def padding_share(one: Pass, first: int, second: int) -> float:
@@ -137,9 +152,33 @@ def _product_ns(one: Pass, tiles: int, weighed: float, depth: float) -> float:
     return waves * (2 * weighed * depth / parts / operations_per_ns + _WAVE_NS) + _SHARED_SUM_NS * (parts > 1)
 
 
+def _tap_by_tap_ns(one: Pass, pixels: int, first: int, second: int) -> float:
+    return 2 * pixels * first * second * one.taps / VECTOR_OPERATIONS_PER_NS
+
+
+def _direct_ns(one: Pass, pixels: int, first: int, second: int) -> float:
+    """Tiles of the result, as those of products; an image's gradient, and a weight's in float32, fill the processors
+    however many tiles there are."""
+    outputs = first / one.groups
+    if one.name == "input":
+        depth = one.groups * ceil(outputs / _ROWS) * _ROWS * max(one.window / one.stride, 1)
+        return 2 * pixels * one.spread * second * depth / VECTOR_OPERATIONS_PER_NS
+    if one.name == "forward":
+        tiles, depth = ceil(pixels / _TILE[0]) * ceil(outputs / _TILE[1]), float(second * one.window)
+    elif one.item_bytes == 2:
+        tiles, depth = ceil(outputs / _TILE[1]) * ceil(second * one.window / _TILE[0]), pixels
+    else:
+        padded = one.images * ceil(pixels / one.images / _COLUMNS) * _COLUMNS
+        results = one.groups * ceil(outputs / _ROWS) * _ROWS * ceil(second * one.window / _COLUMNS) * _COLUMNS
+        return 2 * padded * results / VECTOR_OPERATIONS_PER_NS
+    waves = tiles / PROCESSORS
+    waves = _PARTIAL_WAVES * max(waves, 1.0) + (1 - _PARTIAL_WAVES) * ceil(waves)
+    return one.groups * waves * 2 * prod(_TILE) * depth * PROCESSORS / VECTOR_OPERATIONS_PER_NS
+
+
 def _own_ns(one: Pass, pixels: int, channels: int) -> float:
     if one.name == "weight":
-        blocks = channels * one.window
+        blocks, pixels = channels * one.window, one.images * ceil(pixels / one.images / _LANES) * _LANES
         alone_ns = _ALONE_NS * _WARPS / min(one.images, _WARPS) * pixels
         return max(blocks * (_BLOCK_NS + _BLOCK_PIXEL_NS * pixels), alone_ns)
     results, taps = pixels * channels, _TAPS_PER_RESULT + one.taps

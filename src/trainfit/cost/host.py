@@ -7,7 +7,8 @@ around every call; but of the ops that one call issues, or one node of a backwar
 around it (`_inner`). So each op of a step is charged for a few things (`charges`): its weight, what is around it, a
 cast, entering a module, further kernels, recurrent layers and the kernels of their steps, beginning a backward pass,
 checkpointing a region, an optimizer's step and the tensors listed for its multi-tensor kernels, and what the CPU did
-for itself before the op.
+for itself before the op. What a loop issues again and again, such as a cell over time steps that is written out, costs
+less: the CPU has all of it at hand (`_looped`).
 """
 
 from __future__ import annotations
@@ -51,11 +52,15 @@ BACKWARD_KINDS: Mapping[str, str] = {
 }
 """Those of them that have a weight of their own in a backward pass."""
 _KIND_OF = {name: kind for kind, names in OP_KINDS.items() for name in names}
-_RECURRENT = frozenset({"_cudnn_rnn", "_cudnn_rnn_backward"})
+_LAYERS_AT = {"_cudnn_rnn": 9, "_cudnn_rnn_backward": 13}
+"""The argument that says how many recurrent layers there are."""
 _GROUPS_AT = {"convolution": 8, "convolution_backward": 9}
 """The argument that says how many groups there are."""
 _SUM = "add"
 """In a backward pass, gradients that the engine adds up, or adds to what a parameter has: a kernel, and no node."""
+_LOOP_OPS = 32
+"""An op that the same module issued no more than so many ops before, after the same two, is one of a loop. A loop that
+takes longer to come round costs what other code does."""
 _WITHIN = "within"
 """Transposes for the products of a backward pass, which are part of what those cost."""
 WEIGHED = (
@@ -74,8 +79,12 @@ class HostCosts:
 
     forward_ns: int
     """A call in a forward pass: the Python around the ops that it issues."""
+    loop_ns: int
+    """The same for a call that a loop repeats."""
     backward_ns: int
     """A node of a backward pass whose first kernel is a plain one."""
+    backward_loop_ns: int
+    """The same for a node that a loop repeats."""
     backward_pass_ns: int
     """Per backward pass, before its first op: autograd's thread wakes up."""
     cast_ns: int
@@ -89,7 +98,7 @@ class HostCosts:
     further_kernel_ns: int
     """A kernel that an op launches after its first: no dispatch, only the launch."""
     recurrent_ns: int
-    """An op that runs recurrent layers, in either direction, before its steps."""
+    """A layer of an op that runs recurrent ones, forward or backward, before its steps."""
     recurrent_kernel_ns: int
     """A kernel of such a step, which a library launches."""
     hook_ns: int
@@ -155,6 +164,19 @@ def _inner(ops: Sequence[Op], kernels: Sequence[int]) -> frozenset[int]:
     return frozenset(inner)
 
 
+def _looped(ops: Sequence[Op]) -> frozenset[int]:
+    """Those that a loop issued shortly before."""
+    before: dict[tuple[object, ...], int] = {}
+    found = set[int]()
+    for index in range(2, len(ops)):
+        op = ops[index]
+        issued = op.phase, op.module, op.name, ops[index - 1].name, ops[index - 2].name
+        if issued in before and index - before[issued] <= _LOOP_OPS:
+            found.add(index)
+        before[issued] = index
+    return frozenset(found)
+
+
 def _is_aside(op: Op, num_kernels: int) -> bool:
     return num_kernels > 0 and short_name(op.name) == (_SUM if op.phase is Phase.BACKWARD else CAST)
 
@@ -163,7 +185,7 @@ def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iter
     """What each op is charged for; `kernels` says how many it launches, 0 for a view."""
     module = ""
     hooks, regions = _checkpointed(ops)
-    inner = _inner(ops, kernels)
+    inner, looped = _inner(ops, kernels), _looped(ops)
     weight_of = {PLAIN: 1.0, _WITHIN: 0.0} | {kind: percent / 100 for kind, percent in weights.items()}
     for index, (op, count) in enumerate(zip(ops, kernels, strict=True)):
         further = ("further_kernel", max(count - 1, 0))
@@ -178,15 +200,16 @@ def charges(ops: Sequence[Op], kernels: Sequence[int], weights: Weights) -> Iter
             step = ("optimizer_step", int(is_first))
             yield *before, step, ("optimizer_call", 1), ("optimizer_tensor", listed), further
         elif _is_recurrent(op):
-            yield *before, ("recurrent", 1), ("recurrent_kernel", count)
+            yield *before, ("recurrent", _num_layers(op)), ("recurrent_kernel", count)
         elif op.phase is Phase.BACKWARD:
             begun = ("backward_pass", int(index == 0 or ops[index - 1].phase is Phase.FORWARD))
-            charge = _inner_charge(op, count, weight_of) if index in inner else ("backward", weight_of[kind])
+            node = "backward_loop" if index in looped else "backward"
+            charge = _inner_charge(op, count, weight_of) if index in inner else (node, weight_of[kind])
             own = (("hook", 1),) if index in hooks else (charge, further)
             yield *before, begun, *own
         else:
             entered = ("module", int(op.module != module))
-            called = ("forward", int(index not in inner))
+            called = ("loop" if index in looped else "forward", int(index not in inner))
             charge = _inner_charge(op, count, weight_of) if index in inner else ("inner", weight_of[kind])
             begun = (regions.get(index, "checkpoint"), int(index in regions))
             yield *before, entered, called, charge, further, begun
@@ -215,7 +238,13 @@ def _is_in_groups(op: Op) -> bool:
 
 
 def _is_recurrent(op: Op) -> bool:
-    return short_name(op.name) in _RECURRENT
+    return short_name(op.name) in _LAYERS_AT
+
+
+def _num_layers(op: Op) -> int:
+    value = op.args[_LAYERS_AT[short_name(op.name)]]
+    assert isinstance(value, int)
+    return value
 
 
 def _checkpointed(ops: Sequence[Op]) -> tuple[frozenset[int], dict[int, str]]:

@@ -26,7 +26,7 @@ from trainfit.gpus.catalogue import Gpu
 def rising_ns(work: Work, family: Family, table: Table, gpu: Gpu) -> float:
     """The time of `work`, which is the one of its family that has the family's own sizes."""
     known = tuple(min(size, 2**top) for size, top in zip(family.sizes, family.tops, strict=True))
-    time_ns = _interpolated_ns(known, family, table, gpu)
+    time_ns = family.lift * _interpolated_ns(known, family, table, gpu)
     if known != family.sizes:
         time_ns *= work.ideal_ns(gpu) / family.make(*known).ideal_ns(gpu)
     return table.bounded(work.coordinates, time_ns, work.num_sizes, work.num_alike)

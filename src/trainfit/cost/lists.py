@@ -27,6 +27,10 @@ class Launch(NamedTuple):
     num_loads: int  # of its longest chunk
 
 
+_CACHED = 0.1
+"""The share of what fetching costs that steps were seen to save: little, as lists are long."""
+
+
 def foreach(op: Op) -> tuple[Work, ...]:
     """By bytes, and by how much longer than those chunks take."""
     name = base_name(op)
@@ -47,7 +51,7 @@ def foreach(op: Op) -> tuple[Work, ...]:
     rules = [f"{name} {size}", f"{family} {size}", f"{name} 4", f"{family} 4"]
     kernels = len(made) + (2 if name == "_foreach_norm" else 0)  # joined by two more
     coordinates = log(nbytes, seen / max(nbytes, 1))
-    return tuple(Work(rule, coordinates, 0, "", seen, kernels) for rule in dict.fromkeys(rules))
+    return tuple(Work(rule, coordinates, 0, "", seen, kernels, cached=_CACHED) for rule in dict.fromkeys(rules))
 
 
 def launches(sizes: Sequence[int], num_lists: int) -> list[Launch]:

@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from trainfit.cost.stream import apart_bytes, is_contiguous, pointwise
+from trainfit.cost.stream import is_contiguous, pointwise
 from trainfit.cost.work import (
     Work,
     argument,
     base_name,
     by_bytes,
+    contiguous_stride,
     inner_dim,
     item_bytes,
     log,
@@ -24,73 +25,97 @@ from trainfit.cost.work import (
 from trainfit.records import Op, TensorRef
 
 MOVES = frozenset(
-    """roll flip repeat index index_select index_put
-    sort topk cumsum bincount histc
-    nonzero one_hot index_put_impl _index_put_impl unfold_backward argsort unbind_copy
-    split_with_sizes_copy _unsafe_index _unsafe_index_put embedding _local_scalar_dense im2col
+    """roll flip repeat index index_select index_put bincount histc nonzero one_hot index_put_impl _index_put_impl
+    unfold_backward unbind_copy split_with_sizes_copy _unsafe_index _unsafe_index_put embedding _local_scalar_dense
     col2im""".split()
 )
 SCATTERS = frozenset("gather scatter scatter_add scatter_reduce index_add index_copy index_fill".split())
 SAME_MOVE = {
-    "_unsafe_index": "index", "_unsafe_index_put": "index_put", "_index_put_impl": "index_put", "argsort": "sort",
-    "histc": "bincount", "im2col": "constant_pad_nd", "col2im": "constant_pad_nd", "nonzero": "cumsum",
-    "split_with_sizes_copy": "cat whole",
+    "_unsafe_index": "index", "_unsafe_index_put": "index_put", "_index_put_impl": "index_put", "histc": "bincount",
+    "split_with_sizes_copy": "cat whole", "addmv": "mv", "vdot": "dot", "nanmedian": "median",
 }  # fmt: skip
 """Ops that launch the same kernel as another, or one of the same kind."""
 
 
 def move(op: Op) -> tuple[Work, ...]:
-    """Joining, padding, indexing, sorting: priced by bytes, each by its own measurements."""
+    """Joining, padding, indexing: priced by bytes, each by its own measurements."""
     name = base_name(op)
     inputs = list(op.input_refs())
     outputs = op.outputs or tuple(inputs[:1])
     if not outputs:
         return ()
-    out = outputs[0]
     kind = SAME_MOVE.get(name, name)
-    passes = 1
-    is_masked = kind in ("index", "index_put") and any(tensor.dtype == "bool" for tensor in inputs[1:])
-    if is_masked and kind == "index_put" and sum(tensor.numel for tensor in inputs[2:]) <= 1:  # one value for all
-        return pointwise(replace(op, name="aten.masked_fill_.Scalar", args=tuple(inputs[:2])))
-    if kind in ("index", "index_select", "embedding") and not is_masked:  # what it returns, from memory or the cache
-        nbytes = total_bytes(inputs[1:]) + total_bytes(outputs) + min(total_bytes(outputs), touched_bytes(inputs[0]))
-    elif kind == "roll":  # one dimension after the other
-        passes = max(len(_integers(op, 1)), 1)
-        nbytes = passes * (total_bytes(inputs) + total_bytes(outputs))
-    else:
-        nbytes = total_bytes(inputs) + total_bytes(outputs)
-    coordinates = log(nbytes, nbytes / max(out.numel, 1))
-    if is_masked:
-        rows = " rows" if inputs[1].numel < inputs[0].numel else ""
-        return by_bytes([f"{kind} masked{rows}"], log(nbytes, item_bytes(out.dtype)), nbytes)
+    if kind in ("index", "index_put") and any(tensor.dtype == "bool" for tensor in inputs[1:]):
+        return _masked(op, kind)
     if kind in ("index", "index_select", "embedding"):
-        run_bytes = _run_bytes(op, out)
-        if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op) and is_contiguous(inputs[0]):
-            return _gathered(total_bytes(inputs[1:]), out, inputs[0], run_bytes)
-        coordinates = (*coordinates, *log(min(run_bytes, _LONG_RUN_BYTES)))
+        return _by_index(op, kind)
     if kind == "index_put":
-        copied = 0 if op.name.split(".")[1].endswith("_") else 2 * touched_bytes(inputs[0])
-        nbytes = sum(2 * tensor.numel * item_bytes(tensor.dtype) for tensor in inputs[1:])
-        rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
-        coordinates = log(nbytes + copied, item_bytes(out.dtype), (nbytes + copied) / max(nbytes, 1))
-        return by_bytes(rules, coordinates, nbytes + copied)
-    if kind in _SORTED:  # along memory, or after everything was turned
-        position = argument(op, _SORTED[kind], "dim", -1)
-        is_along = not isinstance(position, int) or position % max(len(out.shape), 1) == len(out.shape) - 1
-        return by_bytes([kind if is_along else f"{kind} across", kind], coordinates, nbytes)
-    return by_bytes([kind], coordinates, nbytes, kernels=passes)
+        return _put(op)
+    passes = max(len(_integers(op, 1)), 1) if kind == "roll" else 1  # one dimension after the other
+    nbytes = passes * (total_bytes(inputs) + total_bytes(outputs))
+    return by_bytes([kind], log(nbytes, nbytes / max(outputs[0].numel, 1)), nbytes, kernels=passes)
 
 
-_SORTED = {"sort": 1, "topk": 2}
-"""Where the dimension stands."""
+def _masked(op: Op, kind: str) -> tuple[Work, ...]:
+    """Where a truth value is set: elements, or whole rows."""
+    inputs = list(op.input_refs())
+    out = op.outputs[0] if op.outputs else inputs[0]
+    if kind == "index_put" and sum(tensor.numel for tensor in inputs[2:]) <= 1:  # one value for all
+        return pointwise(replace(op, name="aten.masked_fill_.Scalar", args=tuple(inputs[:2])))
+    table, mask, size = inputs[0], inputs[1], item_bytes(out.dtype)
+    rows = " rows" if mask.numel < table.numel else ""
+    count = (out if kind == "index" else inputs[2]).numel
+    run = table.numel // max(mask.numel, 1)  # of numbers that one truth value stands for
+    places = _PLACE_PASSES * count // max(run, 1) * len(mask.shape) * item_bytes("int64")  # written down, then read
+    nbytes = _COUNTED_BYTES + _PLACE_PASSES * touched_bytes(mask) + places
+    if rows and run * size % _GATHERED_BYTES == 0 and kind == "index":
+        nbytes += max(2 * size * count, _ROW_BYTES * (count // max(run, 1)))
+    else:
+        nbytes += max(_ELEMENT_BYTES, 2 * size) * count
+    if kind == "index_put" and not op.name.split(".")[1].endswith("_"):
+        nbytes += 2 * touched_bytes(out)
+    return by_bytes([f"{kind} masked{rows}"], log(nbytes, size), nbytes)
 
 
+_PLACE_PASSES, _COUNTED_BYTES = 2, 24_000_000
+"""How often places are gone through; what memory could move while the kernels that count them begin and end."""
+
+
+def _by_index(op: Op, kind: str) -> tuple[Work, ...]:
+    """What is picked by index: whole rows, or else element by element, for each of which a place is computed."""
+    table, *indices = op.input_refs()
+    out = op.outputs[0]
+    run_bytes = _run_bytes(op, out)
+    if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op) and is_contiguous(table):
+        return _gathered(total_bytes(indices), out, table, run_bytes)
+    size = item_bytes(out.dtype)
+    sectors = touched_bytes(out) * max(_SECTOR_BYTES // max(min(run_bytes, _SECTOR_BYTES), 1), 1)
+    nbytes = total_bytes(indices) + touched_bytes(out) + min(sectors, max(touched_bytes(table), touched_bytes(out)))
+    nbytes = max(nbytes, _ELEMENT_BYTES * out.numel)
+    return by_bytes([kind, "index"], log(nbytes, size, len(indices)), nbytes)
+
+
+def _put(op: Op) -> tuple[Work, ...]:
+    """What is set by index, element by element, slower where there are few places; what is not written in place is
+    copied first."""
+    table, *others = op.input_refs()
+    count = max((tensor.numel for tensor in others), default=1)
+    copied = 0 if op.name.split(".")[1].endswith("_") else 2 * touched_bytes(table)
+    nbytes = copied + max(2 * total_bytes(others), _ELEMENT_BYTES * count)
+    rules = ["index_put accumulate" if argument(op, 3, "accumulate", False) else "index_put plain"]
+    return by_bytes(rules, log(nbytes, min(table.numel, _MANY_PLACES)), nbytes)
+
+
+_MANY_PLACES = 8192
+"""To as many elements threads write without waiting for each other."""
 _LONG_RUN_BYTES = 512
 """Longer runs of memory are read no faster."""
 _GATHERED_BYTES = 16
 """Rows of so many bytes or a multiple have a kernel of their own, a block of threads for each."""
 _ROW_BYTES = 2900
 """What memory could move meanwhile: a row takes 0.6 ns, were it ever so short, in all samples of up to 1.5 KB."""
+_ELEMENT_BYTES = 22
+"""And while a single element's place is computed: it takes 4.6 ps, were it ever so narrow."""
 
 
 def _picks_rows(op: Op) -> bool:
@@ -109,6 +134,16 @@ def _run_bytes(op: Op, out: TensorRef) -> int:
     if base_name(op) == "index_select" and isinstance(indices, int):
         num_behind = rank - 1 - indices % max(rank, 1)
     return prod(out.shape[len(out.shape) - num_behind :]) * item_bytes(out.dtype)
+
+
+def windows(op: Op) -> tuple[Work, ...]:
+    """Windows of images taken apart: a kernel for every image."""
+    image, out = next(op.input_refs()), op.outputs[0]
+    images = max(image.shape[0], 1) if len(image.shape) > 3 else 1
+    nbytes = total_bytes((image, out))
+    window = prod(size for size in _integers(op, 1) if isinstance(size, int))
+    coordinates = log(images, nbytes / images, window)
+    return (Work("im2col", coordinates, 0, "", nbytes, kernels=images),)
 
 
 PLACED = frozenset({"slice_backward", "select_backward", "constant_pad_nd"})
@@ -163,33 +198,44 @@ _JOINED_DIMS, _JOINED_PIECES = 4, 128
 """More dimensions are not joined by one kernel, but copied piece by piece, as pieces of several types are; more pieces
 are joined by several kernels."""
 _VECTOR_BYTES, _SECTOR_BYTES = 16, 32
+_PLACED_BYTES = 18
+"""What memory could move while an element's place is computed: 3.8 ps, were it ever so narrow."""
 _PER_PIECE = 6
 """How many times the result's bytes memory could move while pieces of single elements are written, for each of them."""
 
 
 def join(op: Op) -> tuple[Work, ...]:
     """Pieces side by side: whole ones, by vectors where every row of each is some of them, by elements otherwise, and
-    by elements whose places are computed where a piece does not lie as it stands."""
+    by elements whose places are computed where a piece does not lie as it stands, nor as all others do."""
     pieces = _pieces(op)
     copies = copied_pieces(op)
     if copies:
         return pointwise(copies[0])
     out, dim = op.outputs[0], _joined_dim(op)
-    rows = [prod(piece.shape[dim:]) * item_bytes(piece.dtype) for piece in pieces]
+    lying = sorted(range(len(out.shape)), key=lambda at: -out.stride[at])  # dimensions as they lie in the result
+    is_joined = base_name(op) == "cat"
+    behind = lying[lying.index(dim) :] if is_joined else range(dim, len(pieces[0].shape))
+    rows = [prod(piece.shape[at] for at in behind) * item_bytes(piece.dtype) for piece in pieces]
+    is_first = lying[0] == dim if is_joined else not dim
     if not all(map(is_contiguous, pieces)):
-        kind = "strided"
-    elif dim and max(rows) < _VECTOR_BYTES:
+        kind = "turned" if is_joined and all(_lies_so(piece, lying) for piece in pieces) else "strided"
+    elif not is_first and max(rows) < _VECTOR_BYTES:
         kind = "fine"
     else:
-        kind = "whole" if not dim or all(row % _VECTOR_BYTES == 0 for row in rows) else "odd"
+        kind = "whole" if is_first or all(row % _VECTOR_BYTES == 0 for row in rows) else "odd"
     nbytes = 2 * touched_bytes(out)
     if kind == "fine":  # every piece writes to all sectors, of which the rest is read
         nbytes = touched_bytes(out) * min(_PER_PIECE * len(pieces), 2 * _SECTOR_BYTES // item_bytes(out.dtype))
     elif kind == "strided":
-        places = (replace(out, shape=piece.shape, stride=_without(out.stride, dim, op)) for piece in pieces)
-        nbytes = max(nbytes, sum(apart_bytes([piece], place) for piece, place in zip(pieces, places, strict=True)))
-    rules = [f"cat {kind}", "cat strided" if kind == "odd" else "cat whole", "cat strided"]
+        nbytes = max(nbytes, _PLACED_BYTES * out.numel)
+    rules = [f"cat {kind}", "cat strided" if kind in ("odd", "turned") else "cat whole", "cat strided"]
     return by_bytes(rules, log(nbytes, item_bytes(out.dtype)), nbytes, kernels=-(-len(pieces) // _JOINED_PIECES))
+
+
+def _lies_so(tensor: TensorRef, lying: list[int]) -> bool:
+    """Whether it has no gaps, and its dimensions lie in that order."""
+    steps = contiguous_stride(tuple(tensor.shape[at] for at in lying))
+    return all(tensor.stride[at] == step for at, step in zip(lying, steps, strict=True) if tensor.shape[at] > 1)
 
 
 def copied_pieces(op: Op) -> tuple[Op, ...]:
@@ -222,11 +268,10 @@ def _joined_dim(op: Op) -> int:
 
 
 def scattered(op: Op) -> tuple[Work, ...]:
-    """Single elements by index along a dimension: the innermost, so that any two of a warp may meet, or another.
+    """Single elements by index along a dimension: a thread for some of them, which it finds one after the other.
 
-    A thread per index: what is broadcast is read again, from the cache, which is about twice as fast. What is read or
-    written by index counts, not all that could be; what is not written in place is copied first, at another rate, so
-    how much that is of all is a coordinate. So is how many are added to one element, which wait for each other.
+    So it takes a while however few they are, and so much for each; what is not written in place is copied first. How
+    many go to one element, which wait for each other, is a coordinate, and how much is read to find it.
     """
     name = base_name(op)
     tensor, *rest = op.input_refs()
@@ -236,23 +281,34 @@ def scattered(op: Op) -> tuple[Work, ...]:
     if name == "gather" and _names_rows(tensor, index, position):
         return _gathered(touched_bytes(index), out, tensor, prod(tensor.shape[1:]) * item_bytes(tensor.dtype))
     count = index.numel if len(index.shape) == len(tensor.shape) else _picked(tensor, index, position)
-    once = sum(item.numel * item_bytes(item.dtype) for item in rest)
-    nbytes = (once + total_bytes(rest)) // 2 + 2 * count * item_bytes(tensor.dtype)
-    copied = 0
-    if name != "gather" and not op.name.split(".")[1].endswith("_"):
-        copied = total_bytes((tensor, out))
-    is_inner = isinstance(position, int) and tensor.shape and position % len(tensor.shape) == inner_dim(tensor)
-    meeting = count / max(tensor.numel, 1) if name in _ADDING else 1
-    coordinates = log(nbytes + copied, meeting, (nbytes + copied) / max(nbytes, 1))
-    place = "inner" if is_inner else "outer"
-    kinds = (name, "scatter_add") if name == "scatter_reduce" else (name,)
     size = item_bytes(tensor.dtype)
-    sizes = dict.fromkeys((size, 4, 2))
-    rules = [f"{kind} {way} {item}" for kind in kinds for item in sizes for way in (place, "outer", "inner")]
-    return by_bytes(rules, coordinates, nbytes + copied)
+    is_inner = isinstance(position, int) and tensor.shape and position % len(tensor.shape) == inner_dim(tensor)
+    is_far = is_inner and tensor.shape[inner_dim(tensor) or 0] * size > _NEAR_BYTES
+    moved = total_bytes(rest) + 2 * count * (_SECTOR_BYTES if is_far else size)
+    nbytes = _FOUND_BYTES + max(moved, (_ELEMENT_BYTES if name.startswith("index") else _THREAD_BYTES) * count)
+    if name != "gather" and not op.name.split(".")[1].endswith("_"):
+        nbytes += total_bytes((tensor, out))
+    meeting = count / max(tensor.numel, 1) if name in _ADDING else 1
+    kinds = (name, "scatter_add") if name == "scatter_reduce" else (name,)
+    places = [""]
+    if name.startswith("index") or name in _ADDING:  # whole rows are meant, or threads of a warp may meet
+        places = [" inner", " outer"] if is_inner else [" outer", " inner"]
+    sizes = [f" {item}" for item in dict.fromkeys((size, 4, 2))] if name in _ADDING else [""]
+    rules = [f"{kind}{place}{item}" for kind in kinds for item in sizes for place in places]
+    read = 1.0 if name.startswith("index") else total_bytes(rest) / max(count, 1)
+    if name == "index_add" and index.numel <= _FEW_ROWS:
+        rules = [f"{rule} few" for rule in rules] + rules
+    coordinates = log(count, meeting, read)
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
 
 
 _ADDING = frozenset("scatter_add scatter_reduce index_add".split())
+_FOUND_BYTES, _THREAD_BYTES = 18_000_000, 16
+"""What memory could move while a thread finds its first element, and while it finds another: 3.8 us, 3.3 ps."""
+_FEW_ROWS = 16
+"""So many are added by threads that go through all of them."""
+_NEAR_BYTES = 2**25
+"""Of rows up to so long single elements are found in the cache."""
 
 
 def _names_rows(tensor: TensorRef, index: TensorRef, position: object) -> bool:
@@ -295,4 +351,5 @@ def own(op: Op) -> tuple[Work, ...]:
     tensors = (*op.input_refs(), *op.outputs)
     nbytes = total_bytes(op.input_refs()) + total_bytes(op.outputs)
     largest = max((tensor.numel for tensor in tensors), default=1)
-    return by_bytes([base_name(op)], log(nbytes, nbytes / max(largest, 1)), nbytes)
+    name = SAME_MOVE.get(base_name(op), base_name(op))
+    return by_bytes([base_name(op), name], log(nbytes, nbytes / max(largest, 1)), nbytes)

@@ -12,6 +12,8 @@ from math import ceil, gcd, log2, prod
 
 from trainfit.cost import stream
 from trainfit.cost.work import (
+    ALL_CACHED,
+    SOME_CACHED,
     Work,
     argument,
     base_name,
@@ -31,7 +33,8 @@ POOLS = frozenset(
     upsample_bicubic2d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_nearest_exact2d
     _upsample_nearest_exact2d_backward max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d
     avg_pool3d_backward upsample_nearest1d upsample_nearest1d_backward upsample_linear1d upsample_linear1d_backward
-    upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward""".split()
+    upsample_nearest3d upsample_nearest3d_backward upsample_trilinear3d upsample_trilinear3d_backward
+    _adaptive_avg_pool3d _adaptive_avg_pool3d_backward adaptive_max_pool3d adaptive_max_pool3d_backward""".split()
 )
 SAME_POOL = {
     "_upsample_nearest_exact2d": "upsample_nearest2d",
@@ -73,6 +76,7 @@ def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
     coordinates = (*log(threads, steps, item_bytes(out.dtype)), grown)
     waits = not name.endswith("backward") and any(part in name for part in (*_SMOOTH, "adaptive"))
     nbytes = max(threads, num_sms * _THREADS) * steps * _STEP_BYTES
+    cached = ALL_CACHED if waits else SOME_CACHED
     if waits:
         waited = waited_bytes(total_bytes((image, out)), num_sms * _THREADS, steps)
         nbytes = max(waited, threads * steps * _STEP_BYTES)
@@ -81,7 +85,7 @@ def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
         sizes = dict.fromkeys((item_bytes(out.dtype), 4, 2))
         rules = [f"{rule} {size}" for size in sizes for rule in rules]
     return tuple(
-        Work(rule, coordinates, 0, "", nbytes, waits=waits, num_sizes=2, num_alike=2) for rule in dict.fromkeys(rules)
+        Work(rule, coordinates, 0, "", nbytes, cached=cached, num_sizes=2, num_alike=2) for rule in dict.fromkeys(rules)
     )
 
 
@@ -101,7 +105,8 @@ def sampled(op: Op, num_sms: int) -> tuple[Work, ...]:
         nbytes = max(waited, points * channels * _STEP_BYTES)
     rules = dict.fromkeys(f"{name} {order} {item}" for item in (size, 4, 2) for order in (_layout(op), "nchw"))
     coordinates = log(points, channels)
-    return tuple(Work(rule, coordinates, 0, "", nbytes, waits=not is_backward, num_sizes=2) for rule in rules)
+    cached = SOME_CACHED if is_backward else ALL_CACHED
+    return tuple(Work(rule, coordinates, 0, "", nbytes, cached=cached, num_sizes=2) for rule in rules)
 
 
 def _layout(op: Op) -> str:
@@ -125,6 +130,9 @@ def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
             return image.numel, 1
         larger = image if is_backward else out
         return prod(larger.shape[2:]), prod(larger.shape[:2])
+    if "adaptive" in name and "3d" in name:  # a thread has an element of the smaller one
+        windows = starmap(_mean_window, zip(image.shape[-3:], out.shape[-3:], strict=True))
+        return out.numel, 1 if is_backward else ceil(prod(windows))
     if name == "adaptive_max_pool2d_backward":  # zeros take longer than the few numbers that are added to them
         return out.numel, 1
     if "adaptive" in name:

@@ -177,6 +177,18 @@ def _looked_up_ns(work: Work, table: Measured, gpu: Gpu) -> float:
     return time_ns
 
 
+def kernels_launched(ops: Sequence[Op], gpu: Gpu, tables: Mapping[str, Measured]) -> list[int]:
+    """How many kernels each of the ops launches, about."""
+    known: dict[object, int] = {}
+    found = []
+    for op in ops:
+        key = _signature(op)
+        if key not in known:
+            known[key] = num_kernels(op, gpu, tables)
+        found.append(known[key])
+    return found
+
+
 def num_kernels(op: Op, gpu: Gpu, tables: Mapping[str, Measured]) -> int:
     """How many kernels the op launches, about."""
     if is_free(op, base_name(op)):

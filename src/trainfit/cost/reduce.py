@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trainfit.cost import convolution
+from trainfit.cost import convolution, lookups
 from trainfit.cost.classify import ROOFLINE, hidden_ops, works
 from trainfit.cost.described import read_op
 from trainfit.cost.interpolate import Table
@@ -35,10 +35,6 @@ _FEW_LAUNCHES = 2
 
 _ROUNDED = 0.01
 """By how much coordinates may be off: they are rounded when they are written."""
-_CACHED = 0.25
-"""The share of what fetching all operands from memory costs that a step saves, of ops that fit the cache: in steps of
-38 models on the H200 their kernels took 4 to 13% less than cold and 8 to 20% more than warm."""
-
 Points = list[list[float]]
 
 
@@ -66,9 +62,9 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
         work = next(iter(works(op, gpu.num_sms)), None)
         if work is None or work.rule == ROOFLINE or hidden_ops(op):  # its time is not that of its own kernel alone
             continue
-        if not sample["num_kernels"]:  # the host's affair
+        if not sample["num_kernels"] or lookups.checks_indices(op):  # the host's affair; not as in a step
             continue
-        time_ns = _time_ns(work, sample["cold_ns"], sample["warm_ns"])
+        time_ns = in_a_step_ns(work, sample["cold_ns"], sample["warm_ns"], gpu)
         place = tuple(round(value, 2) for value in work.coordinates)
         overlap = sample["overlap"]
         launches = sample["num_kernels"] if work.kernels == 1 else 1  # a rule that counts them needs no table
@@ -151,20 +147,17 @@ def launch_table(rule: str) -> str:
     return f"{rule} launches"
 
 
-def _time_ns(work: Work, cold_ns: float, warm_ns: float) -> float:
-    """What an op takes in a step."""
-    if work.flops:
-        return cold_ns
-    return warm_ns if work.waits else in_a_step_ns(cold_ns, warm_ns)
-
-
-def in_a_step_ns(cold_ns: float, warm_ns: float) -> float:
-    """What an op that only moves bytes takes among others.
+def in_a_step_ns(work: Work, cold_ns: float, warm_ns: float, gpu: Gpu) -> float:
+    """What an op takes among others.
 
     Cold runs fetch all operands from memory, and in a step some are still in the cache; warm runs must first write what
-    earlier ones left in the cache, and so must a step. So the worse of both counts, less a share of what is cold.
+    earlier ones left in the cache, and so must a step. So the worse of both counts, less a share of what is cold. Ops
+    that compute are taken as they run cold.
     """
-    return max(warm_ns, cold_ns - _CACHED * max(cold_ns - warm_ns, 0.0))
+    if work.flops:
+        return cold_ns
+    fetched_ns = work.cached * max(cold_ns - warm_ns, 0.0)
+    return max(warm_ns, cold_ns - fetched_ns) + work.evicted_bytes / gpu.dram_gb_per_s
 
 
 class _Measured(NamedTuple):

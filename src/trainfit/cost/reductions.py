@@ -36,6 +36,9 @@ _LOAD_BYTES, _STEP_BYTES = 3_000_000, 1_150_000
 0.63 and 0.24 us on the H200."""
 _CACHED_BYTES = 32 * 2**20
 """Less was mostly written just before, so that the cache answers for memory."""
+_CACHED, _EVICTED_BYTES = 0.7, 48 * 2**20
+"""The share of fetching that is saved where threads wait. Other reductions were seen to take longer than cold in steps,
+as if to write a quarter of what they read, of so much at most."""
 _KIND_WEIGHT, _FILL_WEIGHT = 3.0, 4.0
 """How far apart, in doublings, two are that read by other vectors, or of which one leaves half its threads idle."""
 
@@ -75,10 +78,14 @@ def reduction(op: Op, num_sms: int) -> tuple[Work, ...]:
     coordinates = (*log(nbytes, found.num_results, launch.values), kind, _FILL_WEIGHT * log2(launch.fill))
     seen = max(nbytes, _LOAD_BYTES * launch.loads) + _STEP_BYTES * launch.steps
     waits = nbytes < min(_LOAD_BYTES * launch.loads, _CACHED_BYTES)
+    cached = _CACHED if waits and not launch.steps else 0.0
+    evicted = 0 if waits else min(nbytes, _EVICTED_BYTES) // 4
     name = SAME_REDUCTION.get(base_name(op), base_name(op))
     direction = "inner" if found.is_along else "outer"
     rules = [f"{rule} {direction} {size}" for rule in (name, "sum") for size in (found.size, 4, 2)]
-    return tuple(Work(rule, coordinates, 0, "", seen, waits=waits) for rule in dict.fromkeys(rules))
+    return tuple(
+        Work(rule, coordinates, 0, "", seen, cached=cached, evicted_bytes=evicted) for rule in dict.fromkeys(rules)
+    )
 
 
 def _read(op: Op, tensor: TensorRef, out: TensorRef) -> _Reduction:

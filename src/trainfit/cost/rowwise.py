@@ -1,4 +1,4 @@
-"""Rules for ops over rows, channels and tables: reductions, softmax, norms, losses, gradients of lookups.
+"""Rules for ops over rows, channels and tables: reductions, softmax, norms, losses.
 
 In: an `Op`. Out: `Work`s, the most special rule first. Bytes are those actually moved; how fast they move depends on
 how many rows there are and how long they are, which are coordinates.
@@ -6,10 +6,9 @@ how many rows there are and how long they are, which are coordinates.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable
 from functools import partial
-from math import log2, prod
+from math import ceil, prod
 
 from trainfit.cost.work import (
     Work,
@@ -21,13 +20,12 @@ from trainfit.cost.work import (
     is_channels_last,
     item_bytes,
     log,
-    parts_of,
     resizable,
     resized,
     tensors_of,
     total_bytes,
     touched_bytes,
-    traffic_bytes,
+    waited_bytes,
 )
 from trainfit.records import Op, TensorRef
 
@@ -108,8 +106,6 @@ def _wanted(op: Op) -> tuple[object, ...]:
 
 _BLOCKS_PER_PROCESSOR = 4
 """Of the threads that have a channel each: 512 of 2048."""
-_PIXELS_WEIGHT = 0.5
-"""How far apart norms of as many values per channel are whose images are half as large: threads go along a row."""
 
 
 _AGAIN = " again"
@@ -119,7 +115,8 @@ block to a processor takes as long as one and a half."""
 
 
 def _lies_in_order(tensor: TensorRef) -> bool:
-    steps = zip(tensor.shape, tensor.stride, contiguous_stride(tensor.shape), strict=True)
+    """Whether channels and pixels do; images may be apart."""
+    steps = zip(tensor.shape[1:], tensor.stride[1:], contiguous_stride(tensor.shape)[1:], strict=True)
     return all(stride == step for size, stride, step in steps if size > 1)
 
 
@@ -153,21 +150,100 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
         rules = [f"{rule}{_AGAIN}" if rule.startswith("cudnn") else rule for rule in rules] + rules
     if "batch" not in name:
         return _group_norm(op, rules, nbytes, batch, num_sms)
-    fixed: tuple[Work, ...] = ()
-    if argument(op, 7 if name.endswith("backward") else 5, "training", True) is False:  # statistics are not computed
-        kinds = [f"{name} fixed {order} {item}" for item in (size, 2, 4) for order in (layout, "nchw")]
-        fixed = _by_sizes(kinds, nbytes, channels, batch * pixels)
+    if _is_fixed(op):
+        kinds = [f"{name} fixed {order} {item}" for item in (size, 2, 4) for order in dict.fromkeys((layout, "nchw"))]
+        rules = kinds + rules
     if layout == "nhwc":
-        return (*fixed, *_by_sizes(rules, nbytes, channels, batch * pixels))
+        return tuple(_last_norm(op, rule, tensor, nbytes, num_sms) for rule in dict.fromkeys(rules))
     own = (channels, batch, pixels)
 
     def work(rule: str, channels: int, batch: int, pixels: int) -> Work:
-        least = 3 * num_sms // 2 if rule.endswith(_AGAIN) else _BLOCKS_PER_PROCESSOR * num_sms
+        least = 3 * num_sms // 2 if rule.endswith(_AGAIN) else num_sms
         seen = resized(nbytes, (max(channels, least), batch, pixels), own)
-        coordinates = (*log(channels, batch * pixels), _PIXELS_WEIGHT * log2(pixels))
-        return Work(rule, coordinates, 0, "", seen, num_sizes=2)
+        return Work(rule, log(channels, batch, pixels), 0, "", seen, num_sizes=3)
 
-    return (*fixed, *(resizable(partial(work, rule), own, (12, 10, 17)) for rule in dict.fromkeys(rules)))
+    walked = _walked_bytes(nbytes, own, op, num_sms)
+    return tuple(
+        Work(rule, log(*own), 0, "", walked, num_sizes=3)
+        if rule.startswith("native")
+        else resizable(partial(work, rule), own, (12, 10, 17))
+        for rule in dict.fromkeys(rules)
+    )
+
+
+def _is_fixed(op: Op) -> bool:
+    """Whether a norm's statistics are given."""
+    return argument(op, 7 if "backward" in op.name else 5, "training", True) is False
+
+
+_CHANNEL_THREADS, _LEAST_THREADS = 512, 32
+"""Of a block that has a channel, and the fewest that go along an image's pixels."""
+_PLANE_BYTES = 3200
+"""What memory could move while a block of threads comes and goes that has a channel of an image: 0.66 ns."""
+_BEGUN_BYTES = 14_000_000
+"""And while its other kernels begin and end."""
+_PLANES = 2**18
+"""The most blocks that have a channel of some images each."""
+
+
+def _walked_bytes(nbytes: int, sizes: tuple[int, int, int], op: Op, num_sms: int) -> int:
+    """torch's own batch norm: a block of threads goes through all images of a channel, once for its statistics and
+    twice for its gradient; others write the result, one for a channel of an image however small that is."""
+    channels, batch, pixels = sizes
+    threads = min(max(2 ** (pixels - 1).bit_length(), _LEAST_THREADS), _CHANNEL_THREADS)
+    steps = ceil(batch * threads / _CHANNEL_THREADS) * ceil(pixels / threads)
+    rounds = ceil(channels / (_BLOCKS_PER_PROCESSOR * num_sms))
+    walked = waited_bytes(nbytes, _BLOCKS_PER_PROCESSOR * num_sms * _CHANNEL_THREADS, rounds * steps)
+    if "backward" in op.name:
+        return max(2 * walked, nbytes)
+    images = 2 if threads == _LEAST_THREADS else 1  # of a block
+    written = max(_PLANE_BYTES * channels * min(max(_PLANES // channels, 1), ceil(batch / images)), nbytes)
+    return _BEGUN_BYTES + written + (0 if _is_fixed(op) else walked)
+
+
+_BLOCK_CHANNELS, _THREAD_ROWS, _MOST_PARTS, _FEWEST_PARTS = 32, 16, 128, 8
+"""Channels that lie side by side which a block of threads has at most; rows that a thread goes through at least; how
+many blocks share the rows of a channel, none if fewer would."""
+_NORM_BYTES = {False: (26_000_000, 1_960_000, 13), True: (23_500_000, 710_000, 4)}
+"""What memory could move while the kernels of a norm and of its gradient begin and end, during a step of theirs, and
+while an element is counted."""
+
+
+def _last_norm(op: Op, rule: str, tensor: TensorRef, nbytes: int, num_sms: int) -> Work:
+    """torch's batch norm of channels that lie side by side: blocks of threads go down the rows, some of each channel's,
+    but one goes through all rows of less than 1793, which takes longer than more would; cuDNN's goes by bytes."""
+    channels = tensor.shape[1]
+    rows = tensor.numel // max(channels, 1)
+    coordinates = log(channels, rows)
+    base, step, element = _NORM_BYTES["backward" in op.name]
+    if not rule.startswith("native") or _is_fixed(op):
+        return Work(rule, coordinates, 0, "", nbytes + base)
+    width = min(_floor_power(channels), _BLOCK_CHANNELS)
+    height = min(_floor_power(ceil(rows / _THREAD_ROWS)), _CHANNEL_THREADS // width)
+    parts = min(ceil(rows / (height * _THREAD_ROWS)), _MOST_PARTS)
+    parts = 1 if parts < _FEWEST_PARTS else parts
+    at_once = num_sms * _BLOCKS_PER_PROCESSOR * _CHANNEL_THREADS
+    rounds = ceil(ceil(channels / width) * parts * width * height / at_once)
+    counted = max(element * tensor.numel, step * rounds * ceil(rows / (height * parts)))
+    return Work(rule, coordinates, 0, "", base + counted + 2 * nbytes)
+
+
+def _floor_power(size: int) -> int:
+    return 1 << (max(size, 1).bit_length() - 1)
+
+
+_PAIR_BYTES = 6700
+"""What memory could move while a block of threads has a pair of points: 1.4 ns."""
+DISTANCES = frozenset("_cdist_forward _cdist_backward _pdist_forward _pdist_backward".split())
+
+
+def distance(op: Op) -> tuple[Work, ...]:
+    """Of all pairs of points, a block of threads for each: by how many there are, and how long points are."""
+    tensors = sorted(tensors_of(op.args), key=lambda tensor: len(tensor.shape))
+    points = [tensor for tensor in tensors if len(tensor.shape) > 1]
+    width = max(points[-1].shape[-1], 1) if points else 1
+    results = op.outputs[0] if base_name(op).endswith("forward") else tensors_of(op.args)[0]
+    return _by_sizes([base_name(op)], _PAIR_BYTES * results.numel, max(results.numel, 1), width)
 
 
 def factored(op: Op) -> tuple[Work, ...]:
@@ -233,86 +309,6 @@ def weight_norm(op: Op) -> tuple[Work, ...]:
     nbytes, size = total_bytes(tensors) + total_bytes(op.outputs), item_bytes(tensors[0].dtype)
     plain = by_bytes(["pointwise contiguous"], (*log(nbytes, 3 * size), 1.0), nbytes)
     return (*_by_sizes([f"{name} first {size}", f"{name} first 4"], nbytes, lengths, elements), *plain)
-
-
-_FEW_LOOKUPS, _LOOKUP_BYTES = 3072, 160_000
-"""Up to so many are not sorted, but gone through one after the other; what memory could move during one of them. To
-sort more takes about as long as to go through so many."""
-
-
-_LARGEST_OF_BAG = 2
-"""How a bag's rows become one: their sum, their mean, or the largest of each column, whose gradient is not sorted."""
-
-
-def embedding_backward(op: Op) -> tuple[Work, ...]:
-    """Zeroes the table's gradient, then one kernel goes through the tokens if they are few; else they are sorted and
-    their rows added up, by many kernels whatever the width; so are those of bags, whose gradients have fewer rows."""
-    inputs = list(op.input_refs())
-    gradient, indices, out = *inputs[:2], op.outputs[0]
-    own = (indices.numel, out.shape[0], out.shape[-1])
-    parts = parts_of([(gradient, (0, 2)), (indices, (0,)), (out, (1, 2))], own)
-
-    def work(rule: str, *sizes: int) -> Work:
-        nbytes = traffic_bytes(parts, sizes) + _LOOKUP_BYTES * min(sizes[0], _FEW_LOOKUPS)
-        return Work(rule, log(*sizes), 0, "", nbytes, num_sizes=3)
-
-    is_largest = base_name(op) == "_embedding_bag_backward" and argument(op, 8, "mode", 0) == _LARGEST_OF_BAG
-    rules = dict.fromkeys(
-        (base_name(op) + (" largest" if is_largest else ""), base_name(op), "embedding_dense_backward")
-    )
-    return tuple(resizable(partial(work, rule), own, (20, 20, 15)) for rule in rules)
-
-
-_SORT_BYTES, _REPEAT_BYTES, _VISIT_BYTES = 60_000_000, 1_200_000, 800
-"""What memory could move while the kernels run that sort indices, were there ever so few; while a row is added to one
-to which others were added before it: those come one after the other, and rows are taken to come equally often; and
-while a row is added behind other dimensions, were it ever so short."""
-
-
-def accumulated(op: Op) -> tuple[Work, ...]:
-    """Rows added up by index, sorted first: as the gradient of a lookup; no rule where nothing is added up.
-
-    Behind dimensions that are not indexed the sorted rows are gone through once for each of those, a block of threads
-    for a few of them however short they are. What is not written in place is copied first.
-    """
-    indices, values = argument(op, 1, "indices", ()), argument(op, 2, "values", None)
-    if argument(op, 3, "accumulate", False) is not True or not isinstance(values, TensorRef) or not values.numel:
-        return ()
-    tensor = next(op.input_refs())
-    before, lookups = _indexed(indices if isinstance(indices, tuple) else (), tensor)
-    width = max(values.numel // max(before * lookups, 1), 1)
-    rows = max(tensor.numel // max(before * width, 1), 1)
-    is_in_place = op.name.split(".")[1].endswith("_")
-    copied = 0 if is_in_place else 2 * touched_bytes(tensor)
-    found = tensors_of(indices) if isinstance(indices, tuple) else []
-
-    def work(rule: str, own: tuple[int, ...], axes: tuple[tuple[int, ...], ...]) -> Work:
-        parts = parts_of([(values, axes[0]), *((index, axes[1]) for index in found)], own)
-
-        def make(*sizes: int) -> Work:
-            visits = prod(sizes[:-1]) if before > 1 else 0
-            added = _SORT_BYTES + 2 * traffic_bytes(parts, sizes) + round(_REPEAT_BYTES * sizes[0] / rows)
-            added += _VISIT_BYTES * visits
-            return Work(rule, (*log(*sizes), *log((added + copied) / added)), 0, "", added + copied)
-
-        return resizable(make, own, (20, 20, 13)[: len(own)])
-
-    together = work("index_put accumulated", (before * lookups, width), ((0, 1), (0,)))
-    if before == 1:
-        return (together,)
-    return work("index_put behind", (lookups, before, width), ((0, 1, 2), (0,))), together
-
-
-def _indexed(indices: tuple[object, ...], out: TensorRef) -> tuple[int, int]:
-    """How many times the indices are gone through, once for each place in the dimensions before them, and how many
-    there are. Indices that do not stand side by side are brought to the front."""
-    places = [place for place, index in enumerate(indices) if isinstance(index, TensorRef)]
-    if not places:
-        return 1, 1
-    shapes = [index.shape[::-1] for index in tensors_of(indices)]
-    lookups = prod(max(sizes) for sizes in itertools.zip_longest(*shapes, fillvalue=1))  # they are broadcast
-    is_together = places == list(range(places[0], places[0] + len(places)))
-    return (prod(out.shape[: places[0]]) if is_together else 1), lookups
 
 
 def nll_loss(op: Op) -> tuple[Work, ...]:

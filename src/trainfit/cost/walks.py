@@ -13,6 +13,7 @@ from functools import partial
 from math import ceil, log2, prod
 
 from trainfit.cost.work import (
+    ALL_CACHED,
     Work,
     argument,
     base_name,
@@ -27,6 +28,8 @@ from trainfit.cost.work import (
 from trainfit.records import Op, TensorRef
 
 RUNNING = frozenset("cumsum cumprod logcumsumexp cummax cummin".split())
+ORDERED = {"sort": 1, "topk": 2, "median": 1, "kthvalue": 2, "argsort": 1, "nanmedian": 1, "mode": 1}
+"""Ops that put rows in order, or look for one of their elements; where the dimension stands."""
 
 _BLOCK, _LEAST_THREADS = 9, 4
 """log2 of the threads of a block, and of the fewest that share a row."""
@@ -52,6 +55,37 @@ class _Walk:
     elements: int
 
 
+_SORTED_AT_ONCE = 4096
+"""The longest rows that a block of threads sorts by itself."""
+_BY_PARTS = ((20, 20_000), (40, 10_000), (80, 8_000), (199, 5_000), (799, 3_000), (4_000, 800), (None, 400))
+"""Of up to so many rows those at least so long are gone through by several blocks each, to find their largest."""
+_RESIDENT_ROWS = 2
+"""Rows for which a processor has a block of threads at a time, about."""
+
+
+def ordered(op: Op, num_sms: int) -> tuple[Work, ...]:
+    """A block of threads has a row, for as long as the row is; of long ones several do, or all of them together."""
+    tensor, name = next(op.input_refs()), base_name(op).replace("argsort", "sort")
+    dim = argument(op, ORDERED[base_name(op)], "dim", -1)
+    dim = dim % len(tensor.shape) if isinstance(dim, int) and tensor.shape else len(tensor.shape) - 1
+    is_flat = not any(isinstance(value, int) for value in op.args[1:]) and name.endswith("median")
+    length = tensor.numel if is_flat else tensor.shape[dim] if tensor.shape else 1
+    rows, size = tensor.numel // max(length, 1), item_bytes(tensor.dtype)
+    kept = argument(op, 1, "k", 1) if name == "topk" else 1
+    kind = name
+    if name == "topk" and length >= _least_by_parts(rows):
+        kind = "topk by parts"
+    elif name == "sort" and length > _SORTED_AT_ONCE:
+        kind = "sort long"
+    nbytes = max(rows, _RESIDENT_ROWS * num_sms) * max(length, 2**_LEAST_THREADS) * (size + _STEP_BYTES)
+    coordinates = log(rows, length, size, kept if isinstance(kept, int) else 1)
+    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys((kind, name, "sort")))
+
+
+def _least_by_parts(rows: int) -> int:
+    return next(least for most, least in _BY_PARTS if most is None or rows <= most)
+
+
 def running(op: Op, num_sms: int) -> tuple[Work, ...]:
     tensor = next(op.input_refs())
     dim = argument(op, 1, "dim", -1)
@@ -61,7 +95,7 @@ def running(op: Op, num_sms: int) -> tuple[Work, ...]:
     names = dict.fromkeys((base_name(op), "cumsum"))
     if tensor.numel <= length and not base_name(op).startswith("cumm"):
         return by_bytes((f"{name} flat" for name in names), log(nbytes * length, nbytes), nbytes * length)
-    is_along = dim == len(tensor.shape) - 1
+    is_along = not tensor.shape or dim == len(tensor.shape) - 1
     walk = _along(tensor.numel // max(length, 1), length) if is_along else _across(tensor, dim)
     place = "along"
     if is_along:
@@ -75,7 +109,8 @@ def running(op: Op, num_sms: int) -> tuple[Work, ...]:
     if tensor.dtype != op.outputs[0].dtype:  # a kernel of its own converts it first
         names = {f"{name} converted": None for name in names} | names
     return tuple(
-        Work(f"{name} {place}", coordinates, 0, "", passed, waits=True, num_sizes=2, num_alike=2) for name in names
+        Work(f"{name} {place}", coordinates, 0, "", passed, cached=ALL_CACHED, num_sizes=2, num_alike=2)
+        for name in names
     )
 
 
@@ -104,7 +139,7 @@ def softmax(op: Op, num_sms: int) -> tuple[Work, ...]:
     passed = waited_bytes(nbytes * tensor.numel, num_sms * _THREADS, steps)
     names = dict.fromkeys((base_name(op), base_name(op).replace("_safe", "")))
     place = "across" if share == 1 else "across shared"
-    return tuple(Work(f"{name} {place}", coordinates, 0, "", passed, waits=True) for name in names)
+    return tuple(Work(f"{name} {place}", coordinates, 0, "", passed, cached=ALL_CACHED) for name in names)
 
 
 def _softmax_of_rows(op: Op, columns: int, num_sms: int) -> tuple[Work, ...]:

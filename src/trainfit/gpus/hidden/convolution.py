@@ -88,9 +88,7 @@ class _Convolution:
 
     def _is_untold(self, problem: cudnn.Problem) -> bool:
         """Is the engine one that cuDNN offers only where there is a GPU?"""
-        is_product = problem.kernel_pixels == 1 and set(problem.stride) == {1} and self.groups == 1
-        is_left_to_cublas = is_product and cudnn.is_left_to_cublas(problem)
-        return is_left_to_cublas or (self.is_depthwise and problem.item_bytes == 2)
+        return cudnn.is_left_to_cublas(problem) or (self.is_depthwise and problem.item_bytes == 2)
 
 
 def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:

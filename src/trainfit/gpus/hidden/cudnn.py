@@ -30,6 +30,7 @@ from trainfit.gpus.hidden.tensors import ceil_div, item_bytes, product, round_up
 
 Kind = Literal["output", "input gradient", "weight gradient"]
 _VECTOR_BYTES = 16
+_IMAGE_RANK = 4
 # Blocks that run at once on an H200 when they come in clusters of this size: clusters do not span processor groups.
 _BLOCKS_BY_CLUSTER = {1: 132, 2: 132, 3: 117, 4: 120, 5: 110, 6: 102, 7: 105, 8: 120, 16: 112}
 _H200_SMS = 132
@@ -340,14 +341,22 @@ def family(problem: Problem) -> str:
     return f"{problem.kind}, {'fp32' if problem.item_bytes == 4 else 'half'}"
 
 
-def tree_name(problem: Problem) -> str:
-    """Plain products of matrices have trees of their own: cuBLASLt competes for them."""
+def _is_product(problem: Problem) -> bool:
+    """Plain products of matrices, for which cuBLASLt competes; it computes no weight gradients of volumes."""
+    is_of_volumes = problem.kind == "weight gradient" and len(problem.x) > _IMAGE_RANK
     is_product = problem.kernel_pixels == 1 and set(problem.stride) == {1} and problem.groups == 1
-    return f"{family(problem)}, product" if is_product else family(problem)
+    return is_product and not is_of_volumes
+
+
+def tree_name(problem: Problem) -> str:
+    """Products have trees of their own."""
+    return f"{family(problem)}, product" if _is_product(problem) else family(problem)
 
 
 def is_left_to_cublas(problem: Problem) -> bool:
-    """Is a product probably computed without copies, as cuBLASLt does?"""
+    """Is it a product that is probably computed without copies, as cuBLASLt does?"""
+    if not _is_product(problem):
+        return False
     numbers = [tree.form_number(problem.features()) for tree in _trees(tree_name(problem))]
     return 2 * sum(not _forms()[number].copies for number in numbers) > len(numbers)
 

@@ -1,12 +1,13 @@
 """By what kind of kernels cuDNN convolves: all at once, group by group, or directly.
 
-In: a `Problem` and a GPU. Out: `kernels_of`.
+In: a `Problem` and a GPU. Out: an engine (`asked`, `imitated`), and of what kind its kernels are (`kernels_of`):
 * "fused": one kernel on the units of matrix products, which has all groups in it;
 * "singly": one such kernel for each group, of a library (CUTLASS) that does not share a sum among processors;
 * "loose": one that does not keep its operands in shared memory, several times as slow;
-* "direct": no such units, up to a hundred times as slow.
+* "direct": in tiles, without such units, up to twenty times as slow;
+* "naive": a thread for each result, up to a hundred times as slow as that.
 
-The heuristics' first plan names an engine, and engines are of one kind (seen on the H200 by the names of 7,000 passes'
+The heuristics' first plan names an engine, and engines are of one kind (seen on the H200 by the names of 12,000 passes'
 kernels: 97% as here). Where cuDNN 9.19 is installed it is asked. Else a decision tree per pass and precision imitates
 it (cudnn_kernels.npz, benchmarks/fit_kernels.py); the file's "accuracy" has the shares of unseen ones that come out
 right. Other versions number their engines otherwise, so they are imitated too.
@@ -24,38 +25,40 @@ from trainfit.gpus.hidden import cudnn_library
 from trainfit.gpus.hidden.cudnn import Problem, Tree, family
 from trainfit.gpus.hidden.cudnn_library import Plan
 
-Kernels = Literal["fused", "singly", "loose", "direct"]
-KERNELS: tuple[Kernels, ...] = ("fused", "singly", "loose", "direct")
+Kernels = Literal["fused", "singly", "loose", "direct", "naive"]
+KERNELS: tuple[Kernels, ...] = ("fused", "singly", "loose", "direct", "naive")
 _VERSION = 919  # of cuDNN, without its last two digits
 _PARTS_KNOB = 0
 _ENGINES: dict[str, dict[tuple[int, ...], Kernels]] = {
-    "output, half": {(27, 45): "singly", (47,): "loose", (0, 1, 28, 57): "direct"},
-    "output, fp32": {(35, 46): "singly", (48,): "loose", (0, 28, 70): "direct"},
-    "input gradient, half": {(57, 59, 64): "singly", (0, 1, 2, 25): "direct"},
-    "input gradient, fp32": {(58, 60, 65): "singly", (0, 2, 25, 74): "direct"},
-    "weight gradient, half": {(33, 47, 49): "singly", (39, 40): "loose", (0, 1): "direct"},
-    "weight gradient, fp32": {(34, 48, 50): "singly", (40,): "loose", (0, 1, 20): "direct"},
+    "output, half": {(27, 45): "singly", (47,): "loose", (1, 28, 57): "direct", (0,): "naive"},
+    "output, fp32": {(35, 46): "singly", (48,): "loose", (28, 70): "direct", (0,): "naive"},
+    "input gradient, half": {(57, 59, 64): "singly", (1, 2, 25): "direct", (0,): "naive"},
+    "input gradient, fp32": {(58, 60, 65): "singly", (2, 25, 74): "direct", (0,): "naive"},
+    "weight gradient, half": {(33, 47, 49): "singly", (39, 40): "loose", (1,): "direct", (0,): "naive"},
+    "weight gradient, fp32": {(34, 48, 50): "singly", (40,): "loose", (1, 20): "direct", (0,): "naive"},
 }
+_USUAL = {
+    "output, half": 62, "output, fp32": 67, "input gradient, half": 67, "input gradient, fp32": 71,
+    "weight gradient, half": 65, "weight gradient, fp32": 68,
+}  # fmt: skip
 
 
-def kernels_of(problem: Problem, gpu: Gpu) -> Kernels:
-    return asked(problem, gpu) or imitated(problem)
-
-
-def asked(problem: Problem, gpu: Gpu) -> Kernels | None:
-    """What cuDNN proposes; None where it cannot be asked."""
-    plan = _plan(problem, gpu)
-    if plan is None:
-        return None
-    kinds = (kind for engines, kind in _ENGINES[family(problem)].items() if plan.engine in engines)
+def kernels_of(problem: Problem, engine: int) -> Kernels:
+    kinds = (kind for engines, kind in _ENGINES[family(problem)].items() if engine in engines)
     return next(kinds, "fused")
+
+
+def asked(problem: Problem, gpu: Gpu) -> int | None:
+    """The engine that cuDNN proposes; None where it cannot be asked."""
+    plan = _plan(problem, gpu)
+    return None if plan is None else plan.engine
 
 
 def sum_parts(problem: Problem, gpu: Gpu) -> int | None:
     """Into how many parts the sum of a weight's gradient is cut, where it is computed singly; None elsewhere, and where
     cuDNN cannot be asked."""
     plan = _plan(problem, gpu)
-    if plan is None or problem.kind != "weight gradient" or asked(problem, gpu) != "singly":
+    if plan is None or problem.kind != "weight gradient" or kernels_of(problem, plan.engine) != "singly":
         return None
     return dict(plan.knobs).get(_PARTS_KNOB)
 
@@ -66,8 +69,14 @@ def _plan(problem: Problem, gpu: Gpu) -> Plan | None:
     return cudnn_library.first_plan(problem.described(), problem.kind, gpu)
 
 
-def imitated(problem: Problem) -> Kernels:
-    return KERNELS[_tree(family(problem)).form_number(features(problem))]
+def usual_engine(problem: Problem) -> int:
+    """Of ordinary convolutions, which is fused."""
+    return _USUAL[family(problem)]
+
+
+def imitated(problem: Problem) -> int:
+    """The engine that cuDNN would propose, probably."""
+    return _tree(family(problem)).form_number(features(problem))
 
 
 def features(problem: Problem) -> tuple[int, ...]:

@@ -1,0 +1,69 @@
+"""Workloads of attention that a seed draws: lengths, heads, batches, masks and dropout as models have them.
+
+`drawn(count, seed)` are workloads as any, of every backend that torch may choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import islice
+from math import log2
+from random import Random
+from typing import Any
+
+from torch.nn.attention import SDPBackend
+
+from trainfit.calibrate.compute import attention
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
+
+_LENGTHS = (49, 50, 64, 77, 128, 196, 197, 256, 257, 512, 512, 577, 1024, 1024, 1500, 2048, 4096)
+_HEADS = (1, 2, 3, 4, 6, 8, 8, 12, 12, 16, 16, 20, 24, 32)
+_DIMS = (16, 32, 32, 40, 48, 64, 64, 64, 64, 64, 72, 80, 96, 128, 128, 128, 256)
+_KINDS = (  # head size, causal, dropout, mask; more than once: more often
+    *((64, False, 0.0, False),) * 4, *((64, True, 0.0, False),) * 3, *((128, True, 0.0, False),) * 3,
+    *((128, False, 0.0, False),) * 2, *((64, False, 0.1, False),) * 2, (64, True, 0.1, False), (64, False, 0.0, True),
+    (32, False, 0.0, False), (40, False, 0.0, False), (24, False, 0.0, False), (80, False, 0.0, False),
+    (96, False, 0.0, False), (80, True, 0.0, False),
+)  # fmt: skip
+"""What is drawn of cuDNN, which compiles a kernel for each, for seconds."""
+_MOST_PAIRS, _MOST_ELEMENTS, _FEWEST_PAIRS = 2**29, 2**26, 2**16
+
+
+def _length(random: Random) -> int:
+    return random.choice(_LENGTHS) if random.random() < 0.5 else round(2 ** random.uniform(4, 12.5))
+
+
+def _case(random: Random) -> tuple[Any, ...]:
+    backend = random.choices(
+        (SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION), (0.2, 0.3, 0.5)
+    )[0]
+    heads, seq = random.choice(_HEADS), _length(random)
+    dim, causal, dropout, has_mask = random.choice(_KINDS)
+    dtype = BF16
+    if backend is not SDPBackend.CUDNN_ATTENTION:
+        dim, causal, dropout = random.choice(_DIMS), random.random() < 0.4, 0.1 if random.random() < 0.25 else 0.0
+        has_mask = backend is SDPBackend.EFFICIENT_ATTENTION and not causal and random.random() < 0.3
+        dtype = random.choice((BF16, FP16))
+    if backend is SDPBackend.EFFICIENT_ATTENTION and random.random() < 0.65:
+        dtype = FP32
+    key_seq = _length(random) if random.random() < 0.2 and not causal else seq
+    shares = [share for share in (2, 4, 8) if heads % share == 0 and backend is not SDPBackend.EFFICIENT_ATTENTION]
+    kv_heads = heads // random.choice(shares) if shares and random.random() < 0.2 else heads
+    batch = round(2 ** random.uniform(0, log2(2**19 / seq)))
+    return backend, dtype, batch, heads, kv_heads, seq, dim, causal, dropout, has_mask, key_seq
+
+
+def _cases(seed: int) -> Iterator[tuple[Any, ...]]:
+    """Neither over at once nor long, without end."""
+    random = Random(seed)
+    while True:
+        case = _case(random)
+        _, _, batch, heads, _, seq, dim, *_, key_seq = case
+        pairs, elements = batch * heads * seq * key_seq, batch * heads * max(seq, key_seq) * dim
+        if _FEWEST_PAIRS <= pairs <= _MOST_PAIRS and elements <= _MOST_ELEMENTS:
+            yield case
+
+
+def drawn(count: int, seed: int) -> list[Workload]:
+    return [partial(attention, *case) for case in islice(_cases(seed), count)]

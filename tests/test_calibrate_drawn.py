@@ -1,0 +1,49 @@
+"""Workloads that a seed draws as models have them: the same every time, neither over at once nor long."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import islice
+
+from torch.nn.attention import SDPBackend
+
+import trainfit
+from trainfit.calibrate.drawn_attentions import _cases, drawn
+from trainfit.calibrate.usual_filters import usual, usual_layers
+
+
+def test_usual_convolutions_are_the_same_every_time_and_of_moderate_sizes() -> None:
+    first, again = (list(islice(usual_layers(3), 400)) for _ in range(2))
+    assert first == again
+    assert max(layer.multiplications for layer in first) <= 2**36
+    images = [max(math.prod(layer.x), math.prod(layer.out)) for layer in first]
+    assert min(images) >= 2**14
+    assert max(images) <= 2**27
+
+
+def test_usual_convolutions_are_patches_and_products_of_many_images_and_few_of_any_dimensions() -> None:
+    layers = list(islice(usual_layers(3), 400))
+    assert {len(layer.stride) for layer in layers} == {1, 2, 3}
+    assert sum(math.prod(layer.weight[2:]) == 1 for layer in layers) > 60
+    assert sum(layer.stride == layer.weight[2:] and max(layer.stride) > 3 for layer in layers) > 15
+    assert sum(layer.x[0] > 500 for layer in layers) > 40
+    assert sum(max(layer.x[1], layer.out[1]) <= 32 for layer in layers) > 20
+    assert sum(math.prod(layer.x[2:]) == 1 or math.prod(layer.out[2:]) == 1 for layer in layers) > 10
+    assert sum(layer.is_transposed for layer in layers) > 30
+    assert sum(layer.nhwc for layer in layers) > 50
+
+
+def test_cudnn_compiles_few_kinds_of_attention() -> None:
+    cases = list(islice(_cases(7), 460))
+    assert cases == list(islice(_cases(7), 460))
+    kinds = Counter((dim, causal, dropout > 0, mask) for backend, *_, dim, causal, dropout, mask, _ in cases
+                    if backend is SDPBackend.CUDNN_ATTENTION)  # fmt: skip
+    assert len(kinds) == 13
+    assert min(kinds.values()) >= 2
+
+
+def test_drawn_workloads_run() -> None:
+    with trainfit.ghost_gpu("h200"):
+        for workload in (*usual(12, 3), *drawn(6, 7)):
+            workload()
