@@ -30,20 +30,22 @@ from trainfit.gpus.hidden import cudnn_library
 from trainfit.records import Op, Phase, TensorRef
 
 SEED, COUNT, FREQUENT, USUAL, REPEATS, PER_SESSION = 20261116, 360, 80, 160, 2, 20
+WHATEVER, OF_NETS = "drawn: whatever can be written", "drawn: as nets have them"
 SHORT_NS = 4000
 FAR = log(1.25)
 
 
 def take(path: Path) -> None:
-    workloads = [*drawn(COUNT, SEED), *frequent(FREQUENT, SEED), *usual(USUAL, SEED + 1)]
     known = set[str]()
+    kinds = {WHATEVER: [*drawn(COUNT, SEED), *frequent(FREQUENT, SEED)], OF_NETS: usual(USUAL, SEED + 1)}
     with gzip.open(path, "wt") as file:
-        for first in range(0, len(workloads), PER_SESSION):
-            for result in measure(workloads[first : first + PER_SESSION], REPEATS, known):
-                if isinstance(result, Sample):
-                    file.write(json.dumps({"sample": dataclasses.asdict(result)}) + "\n")
-                else:
-                    print(result, flush=True)
+        for kind, workloads in kinds.items():
+            for first in range(0, len(workloads), PER_SESSION):
+                for result in measure(workloads[first : first + PER_SESSION], REPEATS, known):
+                    if isinstance(result, Sample):
+                        file.write(json.dumps({"sample": dataclasses.asdict(result) | {"drawn": kind}}) + "\n")
+                    else:
+                        print(result, flush=True)
 
 
 def samples(path: Path) -> Iterator[dict[str, Any]]:
@@ -84,11 +86,13 @@ def table(path: Path) -> None:
         )
         (cost,) = price_with([op], pricing)
         error = log(cost.kernel_ns / sample["cold_ns"])
-        for trait in (*traits(op, cost.rule), sample.get("drawn", "whatever can be written")):
+        for trait in (*traits(op, cost.rule), sample["drawn"]):
             errors[trait].append(error)
     print("# Convolutions that were held out\n")
     print("`python benchmarks/held_out_convolutions.py table`: single passes that a seed drew, measured on the H200.")
-    print("None is a sample of the profile; which of several rules to keep was decided with these errors in sight. Most")
+    print(
+        "None is a sample of the profile; which of several rules to keep was decided with these errors in sight. Most"
+    )
     print("are far more varied than those of a net; a quarter are as nets have them. Errors are priced / measured - 1.")
     is_asked = "asked" if cudnn_library.version() else "not there to be asked"
     print(f"cuDNN was {is_asked} which kernels it runs.\n")
