@@ -181,12 +181,12 @@ def test_the_benchmark_runs_every_distinct_op_once_on_tensors_like_those_that_we
 
 def test_each_entry_starts_afresh_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     """D22: theirs prints a line on exit, and shares its mode between instances."""
-    model = nn.Linear(4, 4)
+    model = nn.Linear(1024, 1024)
     one, other = RuntimeEstimator(gpu="h200")(COST_MODEL), RuntimeEstimator(gpu="t4")(COST_MODEL)
     totals = []
     for estimator in (one, one, other):
         with estimator:
-            model(torch.ones(2, 4))
+            model(torch.ones(512, 1024))
         totals.append(estimator.total_runtime)
     assert totals[0] == totals[1] == one.total_runtime != other.total_runtime
     assert capsys.readouterr() == ("", "")
