@@ -61,8 +61,8 @@ blip, clipseg (images and texts), mlcd and yolos (no head) are of tasks that no 
 GPU busy were off, as traced ops matched with the profiled kernels in order tell; nothing was mended after that:
 
 - xdeep_fm: one-dimensional convolutions with windows of 1 from 3,328 to 128 channels over 12,288 rows of 16 places,
-  float16: backward 14.4 ms, priced at 22.2, forward 1.2, at 2.4: cuDNN runs the one as cuBLAS's products
-  (nvjet_sm90_hss), and was taken to run its own kernels between copies of the layout.
+  float16: backward 14.4 ms, priced at 22.2, forward 1.2, at 2.4: the longest kernels are cuBLAS's products
+  (nvjet_sm90), and those of the backward pass were taken for cuDNN's own.
 - sound_codec: one op, the weights' gradient of the first layer (one channel to 32, window of 7, 24,000 places,
   float16): 2.1 ms (sm80_xmma_wgrad_implicit_gemm_indexed_wo_smem), priced at 0.25.
 - times_net: convolutions of 64 channels over 2 x 96 to 24 x 8 places in fp32: cuDNN runs those of 5 x 5 and 3 x 3 in
@@ -70,8 +70,8 @@ GPU busy were off, as traced ops matched with the profiled kernels in order tell
   priced at 618; 6.9 ms of kernels match no op. What that takes as workspace, a third of its memory, is not known here.
 - swin_unetr: norms of one sample of 96 x 96 x 96 places, bfloat16, 1.4 ms, priced at 0.9, and 3 x 3 x 3 convolutions of
   48 channels there, forward 1.9, priced at 1.2, backward 3.4, at 2.6.
-- fourier_operator: two-dimensional complex transforms of 6,528 images of 128 x 128, 1.15 ms, priced at 0.70, and those of
-  real numbers 0.60, at 0.45.
+- fourier_operator: two-dimensional complex transforms of 6,528 images of 128 x 128, 1.15 ms, priced at 0.70, and those
+  of real numbers 0.60, at 0.45.
 
 Memory beyond the limits was not looked into but for times_net."""
 FRESH = """Predicted with the profile of then, and the predictions committed, before they were measured. They have been
