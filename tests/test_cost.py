@@ -7,6 +7,7 @@ import json
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from priced_ops import H200, KNOWN_NS, SIMPLE_GPU, TIMINGS, WEIGHTS, add, mm, ns_of, op, profile_of
@@ -15,7 +16,7 @@ from trainfit.cost.classify import works
 from trainfit.cost.described import read_op
 from trainfit.cost.host import WEIGHED
 from trainfit.cost.host_fit import reduce_host
-from trainfit.cost.interpolate import Table
+from trainfit.cost.interpolate import Table, _nearest
 from trainfit.cost.profile import profile_json, write_profile
 from trainfit.cost.reduce import never_falling, reduce_samples
 from trainfit.errors import BadProfile
@@ -194,6 +195,11 @@ def test_a_point_slower_than_its_neighbours_suggest_takes_their_ratio() -> None:
     table = Table((((0.0,), 1.0), ((1.0,), 3.0), ((2.0,), 1.0))).without_sags()
     assert dict(table.points)[(1.0,)] == 1.0
     assert dict(table.points)[(0.0,)] == 1.0
+
+
+def test_of_neighbours_equally_far_the_first_count_however_they_are_rounded() -> None:
+    near, _ = _nearest(np.array([[1 + 1e-12, 1.0, 1 - 1e-12, 1.0, 0.5]]), 3)
+    assert near.tolist() == [[4, 0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ _BOUNDING = 4
 """How many of them bound the ratio: far from all measurements a slope would lead to that of any odd one among more."""
 _POWER = 1.5  # of the squared distance
 _SAME = 1e-4
+_TIE = 1e-9
+"""Squared distances that differ by less, which is far more than rounding, are equal."""
 _ROUNDED = 0.01
 """By how much a point's coordinates may be off: they are rounded when they are written."""
 
@@ -125,9 +127,10 @@ class Table:
 
 
 def _nearest(distances: _Array, count: int) -> tuple[Any, _Array]:
-    """Which points are nearest to each place, the nearest first, and how far they are."""
+    """Which points are nearest to each place, the nearest first, and how far they are. Of those that are equally far
+    the first ones, whichever way a processor rounds."""
     count = min(count, int(np.isfinite(distances).sum(axis=1).min()))
-    near = np.argpartition(distances, count - 1, axis=1)[:, :count]
-    order = np.lexsort((near, np.take_along_axis(distances, near, axis=1)), axis=1)
-    near = np.take_along_axis(near, order, axis=1)
+    ranks = distances + _TIE * np.arange(distances.shape[1])
+    near = np.argpartition(ranks, count - 1, axis=1)[:, :count]
+    near = np.take_along_axis(near, np.take_along_axis(ranks, near, axis=1).argsort(axis=1), axis=1)
     return near, np.take_along_axis(distances, near, axis=1)
