@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gzip
 import itertools
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ import pytest
 import torch
 
 from trainfit import calibrate, ghost_gpu
-from trainfit.calibrate import HOST_STRETCHES, host
+from trainfit.calibrate import chunks, host
+from trainfit.calibrate.chunks import HOST_STRETCHES
 from trainfit.calibrate.drawn_filters import frequent_layers, layers
 from trainfit.calibrate.host import TIMED, charges_of, host_processes, time_models, traced, training_of
 from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, single_passes, split_at_markers
@@ -79,27 +81,41 @@ class Process:
         return self._times
 
 
+class Worker:
+    """As if one were there: every workload gives one sample, and a chunk one failure."""
+
+    def __init__(self, measured: list[str]) -> None:
+        self._measured = measured
+        self._rehearsed: list[str] = []
+
+    def rehearse(self, chunk: str) -> None:
+        self._rehearsed.append(chunk)
+
+    def measure(self, chunk: str, known: Sequence[str]) -> Iterator[dict[str, Any]]:
+        assert chunk in self._rehearsed
+        self._measured.append(chunk)
+        workloads = next(one.workloads for one in chunks.all_chunks() if one.name == chunk)
+        yield from ({"sample": dataclasses.asdict(sample(workload()))} for workload in workloads)
+        yield {"failed": "one failed"}
+
+
 @pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> list[list[Callable[[], Any]]]:
+def machine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A machine with a GPU on which every workload gives one sample; returns what was measured."""
-    measured: list[list[Callable[[], Any]]] = []
-
-    def measure(workloads: list[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
-        measured.append(workloads)
-        yield from (sample(workload()) for workload in workloads)
-        yield "one failed"
-
+    measured: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
     monkeypatch.setattr(calibrate, "_header", lambda: HEADER)
     monkeypatch.setattr(
         calibrate, "host_processes", lambda count: contextlib.nullcontext([Process(TIMES) for _ in range(count)])
     )
+    monkeypatch.setattr(
+        calibrate, "gpu_workers", lambda gpu, num_chunks: contextlib.nullcontext([Worker(measured) for _ in range(2)])
+    )
     monkeypatch.setattr(calibrate, "traced_models", lambda gpu: {"small": []})
     monkeypatch.setattr(host, "charges_of", lambda *_: CHARGES)
-    monkeypatch.setattr(calibrate, "measure", measure)
-    monkeypatch.setattr(calibrate, "WORKLOADS_PER_CHUNK", 40)
-    monkeypatch.setattr(calibrate, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
+    monkeypatch.setattr(chunks, "WORKLOADS_PER_CHUNK", 40)
+    monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
     return measured
 
 
@@ -124,9 +140,7 @@ def test_the_profile_and_the_raw_samples_are_written(tmp_path: Path) -> None:
     assert sum("failed" in line for line in lines(tmp_path / "gpu.json")) == 3
 
 
-def test_a_run_that_was_cut_goes_on_after_the_last_chunk_it_finished(
-    tmp_path: Path, machine: list[list[Callable[[], Any]]]
-) -> None:
+def test_a_run_that_was_cut_goes_on_after_the_last_chunk_it_finished(tmp_path: Path, machine: list[str]) -> None:
     partial = tmp_path / "gpu.json.partial"
     done = [
         HEADER,
@@ -137,18 +151,16 @@ def test_a_run_that_was_cut_goes_on_after_the_last_chunk_it_finished(
     ]
     partial.write_text("".join(json.dumps(line) + "\n" for line in done) + '{"sample": {"op": "aten.n')
     calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
-    assert [len(workloads) for workloads in machine] == [10, 1]  # the rest of the first group, and the second
+    assert machine == ["small 40", "large 0"]
     assert load_profile(tmp_path / "gpu.json").tables
 
 
-def test_a_chunk_that_never_finished_in_two_runs_is_left_out(
-    tmp_path: Path, machine: list[list[Callable[[], Any]]]
-) -> None:
+def test_a_chunk_that_never_finished_in_two_runs_is_left_out(tmp_path: Path, machine: list[str]) -> None:
     begun = [HEADER, MEASURED[0], {"begun": "small 40"}, {"begun": "small 40"}]
     (tmp_path / "gpu.json.partial").write_text("".join(json.dumps(line) + "\n" for line in begun))
     reports: list[str] = []
     calibrate.calibrate(tmp_path / "gpu.json", reports.append)
-    assert [len(workloads) for workloads in machine] == [40, 1]
+    assert machine == ["small 0", "large 0"]
     assert "small 40: left out, it did not finish in 2 runs" in reports
 
 
@@ -170,7 +182,7 @@ def test_a_gpu_that_is_not_in_the_catalogue_is_refused_before_it_is_measured(
 
 
 def test_where_everything_was_measured_the_profile_is_written_again_without_a_gpu(
-    tmp_path: Path, machine: list[list[Callable[[], Any]]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, machine: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "gpu.json"
     calibrate.calibrate(path, lambda line: None)
@@ -303,7 +315,7 @@ def test_without_a_gpu_it_says_where_to_run(tmp_path: Path) -> None:
 
 
 def test_the_groups_have_names_of_their_own_and_none_is_empty() -> None:
-    groups = calibrate.groups()
+    groups = chunks.groups()
     assert len({name for name, _, _ in groups}) == len(groups)
     assert all(workloads and repeats >= 1 for _, repeats, workloads in groups)
 

@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainfit
-from trainfit import calibrate
+from trainfit.calibrate import chunks
 from trainfit.progress import bar, listening, part_of, tell
 
 Told = list[tuple[str, int, int]]
@@ -95,8 +95,8 @@ def test_a_plan_tells_when_it_solves_and_which_plan_it_tries() -> None:
 
 
 def test_calibrating_counts_workloads_over_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calibrate, "groups", lambda: [("small", 3, [int] * 50), ("large", 2, [float])])
-    told = told_by(lambda: [workload() for chunk in calibrate._chunks() for workload in chunk.workloads])
+    monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [int] * 50), ("large", 2, [float])])
+    told = told_by(lambda: [workload() for chunk in chunks.all_chunks() for workload in chunk.workloads])
     assert told[:1] + told[-2:] == [
         ("calibrating small", 1, 51),
         ("calibrating small", 50, 51),

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from trainfit.calibrate.measure import gpu_kernels, marker_name, split_at_markers
 from trainfit.calibrate.models import SmallModel, small_models
+from trainfit.calibrate.processes import Process
 from trainfit.calibrate.single_ops import CALLS, Prepare, single_ops, time_single_ops
 from trainfit.cost.host import Weights, count_charges, timed_with
 from trainfit.cost.host_fit import Timing, reduce_host, reduce_known, reduce_weights
@@ -60,46 +59,22 @@ class HostTimes(TypedDict):
     """By model and phase."""
 
 
-class HostProcess:
-    """A fresh process that gets everything ready and then waits to be asked."""
+class HostProcess(Process):
+    """One that gets everything ready and then waits to be asked."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        super().__init__(_SERVE, "the process that times small models")
 
     def wait(self) -> None:
         """Until it is ready."""
-        assert self._process.stdout is not None
-        while (line := self._process.stdout.readline()).strip() != _READY:
-            if not line:
-                raise self._failure()
+        while self.answer() != _READY:  # libraries may print, too
+            pass
 
     def times(self, with_kernels: bool) -> HostTimes:
         """What it times now, and with the numbers of kernels if it should count them. Only once."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write((_COUNT if with_kernels else _TIME) + "\n")
-        self._process.stdin.close()
-        lines = self._process.stdout.read().splitlines()
-        if self._process.wait():
-            raise self._failure()
-        found: HostTimes = json.loads(lines[-1])
+        self.tell(_COUNT if with_kernels else _TIME)
+        found: HostTimes = json.loads(self.last_answer())
         return found
-
-    def end(self) -> None:
-        with self._errors, self._process:
-            self._process.kill()
-
-    def _failure(self) -> RuntimeError:
-        self._process.wait()
-        self._errors.seek(0)
-        return RuntimeError(f"the process that times small models failed:\n{self._errors.read().strip()[-2000:]}")
 
 
 @contextlib.contextmanager

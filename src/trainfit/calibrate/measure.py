@@ -12,9 +12,10 @@ timed once, since filling the cache is nothing to it.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -42,6 +43,9 @@ LONGEST_MARKER_NS = 5_000_000
 LONG_NS = 1_000_000
 """An op that takes longer is run once: what L2 holds is read in a hundredth of that. Products are not: the first ones
 are up to a tenth faster than those of a step, until they have drawn so much power that the clock sinks."""
+
+
+_CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +227,25 @@ def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str
         torch.cuda.empty_cache()
 
 
+def rehearse(workloads: Iterable[Callable[[], Any]]) -> None:
+    """Run them once, so that libraries have their kernels and cuDNN's plans are known when they are measured."""
+    for workload in workloads:
+        with contextlib.suppress(Exception), _Rehearsal():  # what fails will fail again
+            workload()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+class _Rehearsal(DispatchMode):
+    """Asks for the plans of all convolutions inside."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _CONVOLUTIONS:
+            for one in single_passes(func, args) or [args]:
+                _plan(func, describe(one))
+        return func(*args, **(kwargs or {}))
+
+
 def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """The arguments with which a convolution does nothing but convolve, or computes one gradient; none where it does no
     more as it is called. Biases and their gradients are kernels of their own, which are timed as the sums they are."""
@@ -237,7 +260,7 @@ def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 def _plan(func: Any, described_args: list[Any]) -> dict[str, int]:
     """Of a convolution's pass: the engine that cuDNN proposes, and into how many parts it cuts the sum of a weight's
     gradient, as far as it says."""
-    if func not in (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default):
+    if func not in _CONVOLUTIONS:
         return {}
     problem = first_pass(read_op(str(func), described_args, {}, [], Phase.BACKWARD))
     gpu = find_gpu(torch.cuda.get_device_name())

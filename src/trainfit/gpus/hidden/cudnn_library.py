@@ -99,7 +99,7 @@ def version() -> int:
     return 0 if loaded is None else int(loaded.cudnnGetVersion())
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=2**14)
 def first_plan(convolution: Convolution, kind: Pass, gpu: Gpu) -> Plan | None:
     loaded = library()
     target = described_target(gpu) if loaded is not None else None

@@ -1,0 +1,60 @@
+"""A process of one's own that is told what to do, line by line, and answers in lines.
+
+In: Python code that reads its standard input. Out: what it writes; and where it ends with an error, what that was.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+
+
+class Process:
+    """A fresh one, which runs `code`. `name` is what it is called if it fails."""
+
+    def __init__(self, code: str, name: str) -> None:
+        self._name = name
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure() from None
+
+    def answer(self) -> str:
+        """Its next line."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise self._failure()
+        return line.rstrip("\n")
+
+    def last_answer(self) -> str:
+        """Its last line; it ends, since it is told nothing more."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        lines = self._process.stdout.read().splitlines()
+        if self._process.wait():
+            raise self._failure()
+        return lines[-1]
+
+    def end(self) -> None:
+        with self._errors, self._process:
+            self._process.kill()
+
+    def _failure(self) -> RuntimeError:
+        self._process.wait()
+        self._errors.seek(0)
+        return RuntimeError(f"{self._name} failed:\n{self._errors.read().strip()[-2000:]}")

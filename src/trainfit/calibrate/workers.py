@@ -1,0 +1,147 @@
+"""Processes that time the GPU's kernels, one at a time, after all of them have rehearsed.
+
+In: chunks of workloads. Out: their samples, as records.
+
+Most of what a first run takes is the CPU's: libraries compile kernels or load them, and cuDNN is asked for its plans.
+So processes share the chunks, all run theirs once, at the same time, and then each is timed in its turn, alone on the
+GPU and with everything at hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TextIO
+
+import torch
+
+from trainfit import progress
+from trainfit.calibrate.chunks import all_chunks
+from trainfit.calibrate.measure import Sample, marker_name, measure, rehearse
+from trainfit.calibrate.processes import Process
+from trainfit.gpus.catalogue import Gpu
+
+MOST_WORKERS = 8
+BYTES_PER_WORKER = 8 * 2**30
+"""Of the GPU's memory: a process takes half a GiB before it does anything, and the tensors of a workload some."""
+_SERVE = "from trainfit.calibrate.workers import serve; serve()"
+_FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
+
+Record = dict[str, Any]
+
+
+class RehearsalFailed(RuntimeError):
+    """A process ended while it rehearsed."""
+
+    def __init__(self, chunk: str, reason: Exception) -> None:
+        super().__init__(f"{chunk}: {reason}")
+        self.chunk = chunk
+
+
+class Worker(Process):
+    """One of the processes."""
+
+    def __init__(self) -> None:
+        super().__init__(_SERVE, "the process that times kernels")
+        self._num_told = 0
+
+    def rehearse(self, chunk: str) -> None:
+        """Run its workloads once."""
+        self.tell(json.dumps({"rehearse": chunk}))
+        self.answer()
+
+    def measure(self, chunk: str, known: Sequence[str]) -> Iterator[Record]:
+        """The chunk's samples and failures. `known` are signatures that need no second measurement; it grows only."""
+        self.tell(json.dumps({"measure": chunk, "known": known[self._num_told :]}))
+        self._num_told = len(known)
+        while "chunk" not in (record := json.loads(self.answer())):
+            if "told" in record:
+                progress.tell(*record["told"])
+            else:
+                yield record
+
+
+@contextlib.contextmanager
+def gpu_workers(gpu: Gpu, num_chunks: int) -> Iterator[list[Worker]]:
+    """As many as the machine has use for; they end with the context."""
+    count = max(1, min(_num_cores() // 2, gpu.memory_bytes // BYTES_PER_WORKER, MOST_WORKERS))
+    workers = [Worker() for _ in range(min(count, num_chunks))]
+    try:
+        yield workers
+    finally:
+        for worker in workers:
+            worker.end()
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def rehearse_all(workers: Sequence[Worker], names: Sequence[str]) -> dict[str, Worker]:
+    """Which of them has rehearsed which chunk: each takes the next one when it has done one."""
+    waiting = deque(names)
+    found: dict[str, Worker] = {}
+
+    def work(worker: Worker) -> None:
+        with contextlib.suppress(IndexError):  # none is left
+            while name := waiting.popleft():
+                try:
+                    worker.rehearse(name)
+                except RuntimeError as error:
+                    raise RehearsalFailed(name, error) from error
+                found[name] = worker
+
+    with ThreadPoolExecutor(max(1, len(workers))) as pool:
+        list(pool.map(work, workers))
+    return found
+
+
+def serve() -> None:
+    """What such a process does. What libraries print goes where errors go."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    torch.set_num_threads(1)
+    marker_name()  # the profiler's first session takes a while, too
+    answer(sys.stdin, answers)
+
+
+def answer(orders: TextIO, answers: TextIO) -> None:
+    """All orders, one by one."""
+    by_name = {chunk.name: chunk for chunk in all_chunks()}
+    known: set[str] = set()
+
+    def write(record: Record) -> None:
+        answers.write(json.dumps(record) + "\n")
+
+    for line in orders:
+        order = json.loads(line)
+        torch.manual_seed(0)
+        if "rehearse" in order:
+            rehearse(by_name[order["rehearse"]].workloads)
+            write({"rehearsed": order["rehearse"]})
+        else:
+            chunk = by_name[order["measure"]]
+            known.update(order["known"])
+            with progress.listening(_told(answers)):
+                for result in measure(chunk.workloads, chunk.repeats, known):
+                    write({"failed": result} if isinstance(result, str) else {"sample": _as_record(result)})
+            write({"chunk": chunk.name})
+        answers.flush()
+
+
+def _told(answers: TextIO) -> Callable[[str, int, int], None]:
+    def listener(*told: str | int) -> None:
+        answers.write(json.dumps({"told": told}) + "\n")
+        answers.flush()
+
+    return listener
+
+
+def _as_record(sample: Sample) -> Record:
+    return {name: getattr(sample, name) for name in _FIELDS}

@@ -1,0 +1,117 @@
+"""Processes that time kernels, without a GPU: how chunks are shared, what is told and answered, what is rehearsed."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from trainfit import ghost_gpu, progress
+from trainfit.calibrate import chunks, workers
+from trainfit.calibrate.measure import Sample, rehearse
+from trainfit.calibrate.workers import RehearsalFailed, gpu_workers, rehearse_all
+from trainfit.gpus.catalogue import find_gpu
+
+H200 = find_gpu("h200")
+MEASURE = sys.modules["trainfit.calibrate.measure"]
+ECHO = "while True: print(input(), flush=True)"
+SAMPLE = Sample("aten.neg.default", ["float32[8]"], {}, ["float32[8]"], 2, 3, 1, "neg", 1.0)
+
+
+def test_orders_are_carried_out_one_by_one_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    rehearsed: list[int] = []
+    measured: list[tuple[int, set[str]]] = []
+
+    def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
+        measured.append((repeats, set(known)))
+        workloads[0]()
+        yield SAMPLE
+        yield "one failed"
+
+    monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [int] * 2), ("large", 2, [float])])
+    monkeypatch.setattr(workers, "rehearse", lambda workloads: rehearsed.append(len(workloads)))
+    monkeypatch.setattr(workers, "measure", measure)
+    orders = [
+        {"rehearse": "small 0"},
+        {"measure": "large 0", "known": ["a"]},
+        {"measure": "small 0", "known": ["b"]},
+    ]
+    answers = io.StringIO()
+    workers.answer(io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
+    found = {"sample": {name: getattr(SAMPLE, name) for name in Sample.__slots__}}
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"rehearsed": "small 0"},
+        {"told": ["calibrating large", 3, 3]}, found, {"failed": "one failed"}, {"chunk": "large 0"},
+        {"told": ["calibrating small", 1, 3]}, found, {"failed": "one failed"}, {"chunk": "small 0"},
+    ]  # fmt: skip
+    assert rehearsed == [2]
+    assert measured == [(2, {"a"}), (3, {"a", "b"})]
+
+
+def test_a_worker_is_told_what_is_new_and_its_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [{"told": ["calibrating", 1, 2]}, {"sample": 1}, {"failed": "it"}, {"chunk": "small 0"}]
+    code = "".join(f"print({json.dumps(line)!r}); " for line in answers)
+    monkeypatch.setattr(workers, "_SERVE", f"while True:\n    order = input(); {code}print(order, flush=True)")
+    told: list[tuple[str, int, int]] = []
+    with gpu_workers(H200, 1) as (worker,), progress.listening(lambda *what: told.append(what)):
+        assert list(worker.measure("small 0", ["a"])) == [{"sample": 1}, {"failed": "it"}]
+        assert json.loads(worker.answer()) == {"measure": "small 0", "known": ["a"]}
+        list(worker.measure("small 0", ["a", "b"]))
+        assert json.loads(worker.answer()) == {"measure": "small 0", "known": ["b"]}
+    assert told == [("calibrating", 1, 2)] * 2
+
+
+def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_SERVE", ECHO)
+    monkeypatch.setattr(workers, "_num_cores", lambda: 4)
+    names = [f"small {number}" for number in range(20)]
+    with gpu_workers(H200, 20) as found:
+        assert len(found) == 2
+        by_name = rehearse_all(found, names)
+        assert by_name.keys() == set(names)
+        assert set(by_name.values()) <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "num_cores", "num_chunks", "count"),
+    [("h200", 64, 50, 8), ("h200", 8, 50, 4), ("h200", 1, 50, 1), ("h200", 64, 3, 3), ("h200", 64, 0, 0)],
+)
+def test_there_are_as_many_workers_as_the_machine_has_use_for(
+    gpu: str, num_cores: int, num_chunks: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "_SERVE", ECHO)
+    monkeypatch.setattr(workers, "_num_cores", lambda: num_cores)
+    with gpu_workers(find_gpu(gpu), num_chunks) as found:
+        assert len(found) == count
+
+
+def test_a_worker_that_ends_while_it_rehearses_says_why_and_over_what(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_SERVE", "input(); raise SystemExit('an illegal instruction')")
+    with gpu_workers(H200, 1) as found, pytest.raises(RehearsalFailed, match=r"small 0.*\nan illegal") as failure:
+        rehearse_all(found, ["small 0", "small 40"])
+    assert failure.value.chunk == "small 0"
+
+
+def test_a_rehearsal_runs_everything_once_and_asks_for_plans_pass_by_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[Any]] = []
+    monkeypatch.setattr(MEASURE, "_plan", lambda func, args: asked.append(args))
+    ran: list[str] = []
+
+    def convolve() -> None:
+        x, weight = (torch.ones(1, 4, 8, 8, device="cuda", requires_grad=True) for _ in range(2))
+        torch.conv2d(x, weight).sum().backward()
+        ran.append("convolution")
+
+    def fail() -> None:
+        ran.append("failure")
+        raise ValueError
+
+    with ghost_gpu("h200"):
+        rehearse([fail, convolve])
+    assert ran == ["failure", "convolution"]
+    assert [args[-1] for args in asked] == [1, [True, False, False], [False, True, False]]
