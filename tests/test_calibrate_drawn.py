@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend
 
 import trainfit
 from trainfit.calibrate.drawn_attentions import _cases, drawn
+from trainfit.calibrate.fourier import fourier
 from trainfit.calibrate.usual_filters import usual, usual_layers
 
 
@@ -45,5 +46,5 @@ def test_cudnn_compiles_few_kinds_of_attention() -> None:
 
 def test_drawn_workloads_run() -> None:
     with trainfit.ghost_gpu("h200"):
-        for workload in (*usual(12, 3), *drawn(6, 7)):
+        for workload in (*usual(12, 3), *drawn(6, 7), *fourier()):
             workload()

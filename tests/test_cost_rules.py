@@ -145,6 +145,14 @@ def test_torch_s_batch_norm_goes_through_a_channel_s_images_and_then_writes_one_
     assert norm_bytes("native_batch_norm", "bfloat16[100,8,5,5]", False, 2) == 14_000_000 + 3200 * 8 * 50
 
 
+def test_torch_s_batch_norm_of_one_large_image_takes_as_long_to_write_as_to_read() -> None:
+    # A block for a channel goes through its million places in 2048 steps, first for the statistics, then to write; for
+    # 32 MiB the cache answers.
+    walked = 8 * 4 * 2 * 512 * 2048 // 2
+    assert norm_bytes("native_batch_norm", "bfloat16[1,8,1024,1024]", True, 2) == 14_000_000 + 2 * walked
+    assert norm_bytes("native_batch_norm", "bfloat16[1,8,1024,1024]", False, 2) == 14_000_000 + walked
+
+
 def test_batch_norm_of_channels_that_come_last_splits_rows_among_blocks_where_there_are_enough() -> None:
     # 32 channels: blocks of 32 by 16 threads; 1792 rows would be 7 parts, which are none, and 112 steps; 1793 are 8.
     few, more = "bfloat16[1,32,1792,1]{57344,1,32,32}", "bfloat16[1,32,1793,1]{57376,1,32,32}"

@@ -195,16 +195,6 @@ def ordered(outer: int, length: int, inner: int, dtype: torch.dtype) -> None:
     torch.searchsorted(points, x.float()), (x > 0).nonzero(), torch.bernoulli(x.float().sigmoid())
 
 
-def transforms(rows: int, length: int) -> None:
-    """Fourier transforms along rows and over planes."""
-    x = randn(rows, length).requires_grad_()
-    spectrum = torch.fft.rfft(x)
-    _differentiate(torch.fft.irfft(spectrum, length))
-    plane = torch.fft.rfft2(randn(max(rows // 64, 1), 64, length))
-    torch.fft.irfft2(plane)
-    torch.fft.fft(torch.view_as_complex(randn(rows, length, 2)))
-
-
 def factors(batch: int, size: int) -> None:
     x = randn(batch, size, size)
     positive = x @ x.transpose(1, 2) + size * torch.eye(size, device="cuda")
@@ -267,9 +257,6 @@ def functions() -> list[Workload]:
     ):
         cases.append(partial(vectors, *size, dtype))
     cases += [partial(connectionist, *size) for size in ((8, 100, 32, 20), (16, 400, 64, 40), (32, 800, 1000, 60))]
-    cases += [
-        partial(transforms, *size) for size in ((64, 256), (1024, 512), (4096, 1000), (16384, 2048), (65536, 1024))
-    ]
     cases += [partial(factors, *size) for size in ((8, 8), (64, 16), (96, 32), (8, 128))]
     cases += [partial(updates, *size) for size in ((50, 2**10), (400, 2**10), (50, 2**16), (100, 2**20), (8, 2**24))]
     return [*cases, *cells()]

@@ -152,7 +152,6 @@ def turned(batch: int, rows: int, columns: int, dtype: torch.dtype) -> None:
     x, y = randn(batch, rows, columns, dtype=dtype), randn(rows, columns, batch, dtype=dtype)
     y.permute(2, 0, 1).contiguous(), y.permute(2, 0, 1) + x, x[..., ::2].contiguous(), x[..., ::2] * x[..., 1::2]
     x[:, ::2] * 2, torch.stack((x, x), -1), torch.cat((x[..., :1], x), -1), torch.cat((x, x), -1), torch.cat((x, x), 1)
-    torch.fft.rfft(x.float(), dim=1), torch.fft.fft2(x.float()), torch.fft.irfft2(torch.fft.rfft2(x.float()))
 
 
 def rest() -> list[Workload]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from trainfit.cost import (
     compute,
     convolution,
+    fourier,
     lists,
     lookups,
     moves,
@@ -51,7 +52,7 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     ):
         yield from ((name, rule) for name in names)
     yield from ((name, stream.loss) for name in stream.LOSSES)
-    yield from ((f"_fft_{way}", rowwise.transform) for way in ("r2c", "c2r", "c2c"))
+    yield from ((name, fourier.transform) for name in fourier.TRANSFORMS)
     for name in moves.PLACED:
         yield name, lambda op: stream.pointwise(moves.filled(op))
     for name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
@@ -132,7 +133,7 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
 def hidden_ops(op: Op) -> tuple[Op, ...]:
     """What the op runs beside its own kernel: copies of operands which that cannot read as they lie (norms, softmax,
     scans and gradients of lookups want rows), of what a batched product adds to, into the result; a convolution's other
-    passes and its bias."""
+    passes and its bias; what torch does around a Fourier transform."""
     name = base_name(op)
     if name in moves.PLACED:
         return moves.placed(op)
@@ -143,6 +144,8 @@ def hidden_ops(op: Op) -> tuple[Op, ...]:
         return (Op("aten.clone.default", op.phase, op.module, (_expanded(added, out.shape),), (), (out,)),)
     if name in _CONVOLUTIONS:
         return convolution.others(op)
+    if name in fourier.TRANSFORMS:
+        return fourier.beside(op)
     is_lookup = name == "embedding_dense_backward"
     if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING and not is_lookup:
         return ()

@@ -16,7 +16,6 @@ from trainfit.cost.work import (
     base_name,
     by_bytes,
     contiguous_stride,
-    inner_dim,
     is_channels_last,
     item_bytes,
     log,
@@ -188,17 +187,19 @@ _PLANES = 2**18
 
 def _walked_bytes(nbytes: int, sizes: tuple[int, int, int], op: Op, num_sms: int) -> int:
     """torch's own batch norm: a block of threads goes through all images of a channel, once for its statistics and
-    twice for its gradient; others write the result, one for a channel of an image however small that is."""
+    twice for its gradient; others write the result, one for a channel of an image however small or large that is."""
     channels, batch, pixels = sizes
     threads = min(max(2 ** (pixels - 1).bit_length(), _LEAST_THREADS), _CHANNEL_THREADS)
     steps = ceil(batch * threads / _CHANNEL_THREADS) * ceil(pixels / threads)
     rounds = ceil(channels / (_BLOCKS_PER_PROCESSOR * num_sms))
-    walked = waited_bytes(nbytes, _BLOCKS_PER_PROCESSOR * num_sms * _CHANNEL_THREADS, rounds * steps)
+    at_once = _BLOCKS_PER_PROCESSOR * num_sms * _CHANNEL_THREADS
+    walked = waited_bytes(nbytes, at_once, rounds * steps)
     if "backward" in op.name:
         return max(2 * walked, nbytes)
     images = 2 if threads == _LEAST_THREADS else 1  # of a block
-    written = max(_PLANE_BYTES * channels * min(max(_PLANES // channels, 1), ceil(batch / images)), nbytes)
-    return _BEGUN_BYTES + written + (0 if _is_fixed(op) else walked)
+    blocks = channels * min(max(_PLANES // channels, 1), ceil(batch / images))
+    one_block = waited_bytes(nbytes, at_once, ceil(pixels / threads))
+    return _BEGUN_BYTES + max(_PLANE_BYTES * blocks, nbytes, one_block) + (0 if _is_fixed(op) else walked)
 
 
 _BLOCK_CHANNELS, _THREAD_ROWS, _MOST_PARTS, _FEWEST_PARTS = 32, 16, 128, 8
@@ -270,32 +271,6 @@ def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int)
         return Work(rule, log(rows, length), 0, "", seen, num_sizes=2)
 
     return tuple(resizable(partial(work, rule), own, (17, 22)) for rule in dict.fromkeys(rules))
-
-
-def transform(op: Op) -> tuple[Work, ...]:
-    """Fourier transforms along rows, or along other dimensions, for which everything is turned first."""
-    dims = argument(op, 1, "dim", ())
-    tensor = next(op.input_refs())
-    found = [dim % len(tensor.shape) for dim in dims if isinstance(dim, int)] if isinstance(dims, tuple) else []
-    length = prod(tensor.shape[dim] for dim in found) if found else 1
-    place = "inner" if inner_dim(tensor) in found else "outer"
-    nbytes = total_bytes(op.input_refs()) + total_bytes(op.outputs)
-    rules = [f"{base_name(op)} {len(found)} {place}", f"{base_name(op)} 1 {place}", f"{base_name(op)} 1 inner"]
-    if any(_is_rough(max(one.shape[dim] for one in (tensor, *op.outputs))) for dim in found):
-        rules = [f"{rule} rough" for rule in rules] + rules
-    coordinates = log(tensor.numel / max(length, 1), length)
-    return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
-
-
-_FAST_FACTORS = (2, 3, 5, 7)
-
-
-def _is_rough(length: int) -> bool:
-    """Whether a transform so long is no product of small numbers, and is computed as a longer convolution."""
-    for factor in _FAST_FACTORS:
-        while length % factor == 0 and length > 1:
-            length //= factor
-    return length > 1
 
 
 def weight_norm(op: Op) -> tuple[Work, ...]:
