@@ -10,24 +10,30 @@ from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
 from trainfit.cost import Pricing, convolution, price_with
 from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.convolution import as_measured
+from trainfit.cost.work import Work
 from trainfit.records import Op
 
 
 @pytest.fixture(autouse=True)
 def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "asked", lambda *_: None)
+    for name in ("asked", "tiling_of"):
+        monkeypatch.setattr(convolution, name, lambda *_: None)
 
 
 ANYWHERE = [((0.0,) * 13, 1.0)]
 PASSES = {f"convolution {name} plain half nchw fused": ANYWHERE for name in ("forward", "input", "weight")}
 IMAGE, WEIGHT, OUT = "bfloat16[2,8,8,8]", "bfloat16[16,8,3,3]", "bfloat16[2,16,8,8]"
 SETTINGS: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
-# One wave of tiles of 64 x 64 on the H200: a processor does 989,500 / 132 operations in a ns, 36% of it on such tiles.
-# Sums are 9 x 64 long: channels come in steps of 64. The kernels begin after 2.6 us, layouts take 7.2, a wave 1.25.
-FORWARD_NS = 2600 + 7200 + 1250 + 2 * 64 * 64 / 0.36 * 576 / (989_500 / 132)
-# 2 bytes of each: 1024 of the image, 1152 of the weight, 2048 of the result. All are read or written once, and twice
-# more to change layouts: images in blocks of 32 channels, so the image's 8 count four times, the result's 16 twice.
-TRAFFIC_NS = 2 * ((1 + 2 * 4) * 1024 + 3 * 1152 + (1 + 2 * 2) * 2048)
+# One wave of tiles of 64 x 64 on the H200: a processor does 989,500 / 132 operations in a ns, but a row of pixels takes
+# as long as 140 columns, one of weights as 44 rows, and 0.15 the rest. Sums are 9 x 64 long: channels come in steps of
+# 64. A wave takes 1.25 us more, and what cuDNN takes 12% more than the best. The kernels begin after 2.6 us, layouts
+# take 7.2.
+COST = 0.15 + (140 + 44) / 64
+FORWARD_NS = 2600 + 7200 + 1.12 * (1250 + 2 * 64 * 64 * COST * 576 / (989_500 / 132))
+# 2 bytes of each: 1024 of the image, 1152 of the weight, 2048 of the result. All are read or written once, and moved
+# 4.3 times more to change layouts, in blocks of 32 channels and 32 pixels: so the image's 8 channels count four times,
+# the result's 16 twice, the weight's 8 and its 9 pixels too.
+TRAFFIC_NS = 2 * ((1 + 4.3 * 4) * 1024 + (1 + 4.3 * 4 * 32 / 9) * 1152 + (1 + 4.3 * 2) * 2048)
 
 
 def forward(image: str = IMAGE, bias: str | None = None) -> Op:
@@ -206,14 +212,60 @@ def test_windows_of_one_pixel_are_products_that_change_no_layout() -> None:
     product = works(as_measured(layer, "nvjet_sm90_tst_128x64", 1), 132)[0]
     assert (product.rule, product.nbytes) == ("convolution forward plain half nchw product", 2 * (2 * 65536 + 4096))
     copied = works(as_measured(layer, XMMA, 3), 132)[0]
-    assert (copied.rule, copied.nbytes) == ("convolution forward plain half nchw fused", 3 * product.nbytes)
+    # images are read or written once, and moved 4.3 times to change their layouts
+    moved = round(5.3 * 2 * 65536)
+    assert (copied.rule, copied.nbytes) == ("convolution forward plain half nchw fused", 2 * moved + 2 * 4096)
     gradient = op("aten.convolution_backward.default", [image, image, weight, None, *settings, [False, True, False]],
                   [weight])  # fmt: skip
     summed = works(as_measured(gradient, "nvjet_sm90_tst_128x64", 2), 132)[0]
     assert summed.nbytes == product.nbytes + 4 * 4096 * 8
 
 
+def computing_ns(work: Work) -> float:
+    return work.stretch * work.arithmetic_ns(H200)
+
+
 def test_a_kernel_with_a_thread_for_each_result_counts_every_pixel_of_the_window() -> None:
-    # 2 x 64 results of 16 x 8 channels, all 9 pixels of the window, also those outside the image: 66,900 a ns.
-    work = works(as_measured(forward(), "conv2d_grouped_direct_kernel", 1), 132)[0]
-    assert work.stretch * work.arithmetic_ns(H200) == pytest.approx(2 * 128 * 16 * 8 * 9 / 66_900)
+    # 128 x 16 results of 8 x 9 taps, also those outside the image, and as much as 20 for each: 1310 a ns. The image's
+    # gradient looks at 128 x 8 x 16 x 9 of them, 786 a ns.
+    result = works(as_measured(forward(), "conv2d_grouped_direct_kernel", 1), 132)[0]
+    assert computing_ns(result) == pytest.approx(128 * 16 * (20 + 72) / 1310)
+    image = works(as_measured(backward([True, False, False]), "dgrad2d_grouped_direct_kernel", 1), 132)[0]
+    assert computing_ns(image) == pytest.approx(128 * 8 * 144 / 786)
+    # 16 x 8 x 9 weights: for each 0.45 ns, and 0.00185 for each of 128 pixels; no less than 7 ns for each pixel
+    weight = works(as_measured(backward([False, True, False]), "wgrad2d_grouped_direct_kernel", 1), 132)[0]
+    assert computing_ns(weight) == pytest.approx(max(1152 * (0.45 + 0.00185 * 128), 7 * 128))
+
+
+def _tiled(name: str, mask: list[bool] | None, engine: int, *tiling: int) -> Work:
+    layer = forward() if mask is None else backward(mask)
+    planned = replace(layer, kwargs=(("engine", engine), ("tiling", tiling)))
+    return works(as_measured(planned, name, 1), 132)[0]
+
+
+def test_a_plan_s_own_tiles_and_parts_decide() -> None:
+    # 128 pixels are one tile of 256 x 32 and a step of 32 holds all 8 channels: 9 steps, on kernels for 9.0.
+    begin_ns, per_ns = 9800, 2 / (989_500 / 132)
+    told = _tiled(XMMA, None, 62, 256, 32, 32, 1)
+    cost = 0.15 + 140 / 32 + 44 / 256
+    assert computing_ns(told) == pytest.approx(begin_ns + 1250 + 256 * 32 * cost * 9 * 32 * per_ns)
+    assert told.num_sizes == 0  # it is not bounded by others, which may have other tiles
+    # The weight's 16 x 72 are two tiles of 32 x 64 on kernels for 8.0, 128 pixels two steps of 64, one for each part.
+    weight = [False, True, False]
+    parts = _tiled("sm80_xmma_wgrad", weight, 10, 32, 64, 64, 2)
+    cost = 0.97 + 83 / 32 + 83 / 64
+    assert computing_ns(parts) == pytest.approx(begin_ns + 1250 + 5800 + 32 * 64 * cost * 64 * per_ns)
+    # On those for 9.0 a tile lies within one of the window's 9 pixels, and as many processors share it as there are,
+    # so that they wait for no more than their share of the sum, which has no less than 76 summands.
+    shared = _tiled(XMMA, weight, 65, 64, 64, 64, 0)
+    cost = 0.58 + 2 * 52 / 64
+    assert computing_ns(shared) == pytest.approx(begin_ns + 1250 + 5800 + 64 * 64 * cost * 76 * per_ns)
+
+
+def test_kernels_that_wait_for_memory_at_every_step_take_no_longer_for_four_blocks_on_a_processor() -> None:
+    # Both are one wave: 16 x 72 weights as two tiles of 32 x 64, and as 18 of 16 x 8.
+    weight, per_ns = [False, True, False], 2 / (989_500 / 132)
+    for rows, columns in ((32, 64), (16, 8)):
+        loose = _tiled("sm80_xmma_wgrad_implicit_gemm_indexed_wo_smem", weight, 39, rows, columns, 64, 2)
+        cost = 0.97 + 83 / rows + 83 / columns
+        assert computing_ns(loose) == pytest.approx(9800 + 1250 + 5800 + rows * columns * cost * 64 * per_ns)

@@ -17,7 +17,7 @@ import torch
 
 import trainfit
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.gpus.hidden import convolution, cudnn, cudnn_library
+from trainfit.gpus.hidden import convolution, cudnn, cudnn_kernels, cudnn_library
 from trainfit.gpus.hidden.cudnn_library import Convolution, Plan
 from trainfit.records import OUTPUT, Op, Phase, TensorRef
 
@@ -406,3 +406,31 @@ def test_the_library_plans_for_every_gpu_of_the_vendor() -> None:
     for name in ("v100-16gb", "t4", "a10g", "a100-80gb", "l4", "h100-80gb", "b200", "rtx5090"):
         assert cudnn_library.first_plan(described, "output", find_gpu(name)) is not None, name
     assert cudnn_library.first_plan(described, "output", find_gpu("mi300x")) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "knobs", "tiling"),
+    [
+        ("output", ((2, 16), (13, 0)), (256, 32, 32, 1)),
+        ("weight gradient", ((2, 8), (13, 1), (17, 5)), (64, 32, 64, 5)),
+        ("weight gradient", ((0, 3), (2, 7), (5, 2)), (64, 128, 16, 3)),
+        ("weight gradient", ((2, 5), (13, 1), (25, 0)), (64, 64, 64, 0)),
+        ("weight gradient", ((2, 5), (13, 1), (25, 1)), (64, 64, 64, 1)),
+        ("output", ((3, 0),), None),
+    ],
+)
+def test_a_plan_s_knobs_tell_its_tiles_steps_and_parts(
+    monkeypatch: pytest.MonkeyPatch,
+    kind: cudnn.Kind,
+    knobs: tuple[tuple[int, int], ...],
+    tiling: tuple[int, ...] | None,
+) -> None:
+    monkeypatch.setattr(cudnn_library, "version", lambda: 91900)
+    monkeypatch.setattr(cudnn_library, "first_plan", lambda *_: Plan(62, knobs, 0))
+    told = cudnn_kernels.tiling_of(problem(kind, (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200)
+    assert told == (None if tiling is None else cudnn_kernels.Tiling(*tiling))
+
+
+def test_without_cudnn_no_tiles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cudnn_library, "version", lambda: 0)
+    assert cudnn_kernels.tiling_of(problem("output", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200) is None

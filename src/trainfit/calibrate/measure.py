@@ -13,6 +13,7 @@ timed once, since filling the cache is nothing to it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,7 +28,7 @@ from trainfit.cost.host import OP_KINDS
 from trainfit.cost.work import short_name
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
-from trainfit.gpus.hidden.cudnn_kernels import asked, sum_parts
+from trainfit.gpus.hidden.cudnn_kernels import asked, tiling_of
 from trainfit.records import Phase
 from trainfit.torch_compat import DispatchMode, gpu_marker, is_rounded_product, is_view, tree_flatten
 
@@ -257,14 +258,14 @@ def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return []
 
 
-def _plan(func: Any, described_args: list[Any]) -> dict[str, int]:
-    """Of a convolution's pass: the engine that cuDNN proposes, and into how many parts it cuts the sum of a weight's
-    gradient, as far as it says."""
+def _plan(func: Any, described_args: list[Any]) -> dict[str, Any]:
+    """Of a convolution's pass: the engine that cuDNN proposes, and how it cuts the product, as far as it says."""
     if func not in _CONVOLUTIONS:
         return {}
     problem = first_pass(read_op(str(func), described_args, {}, [], Phase.BACKWARD))
     gpu = find_gpu(torch.cuda.get_device_name())
-    found = {"engine": asked(problem, gpu), "parts": sum_parts(problem, gpu)}
+    engine, tiling = asked(problem, gpu), tiling_of(problem, gpu)
+    found = {"engine": engine, "tiling": tiling and list(dataclasses.astuple(tiling))}
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -43,7 +43,15 @@ from trainfit.cost.work import (
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
 from trainfit.gpus.hidden.cudnn import is_left_to_cublas
-from trainfit.gpus.hidden.cudnn_kernels import asked, imitated, kernels_of, sum_parts, usual_engine
+from trainfit.gpus.hidden.cudnn_kernels import (
+    Tiling,
+    asked,
+    imitated,
+    is_of_hopper,
+    kernels_of,
+    tiling_of,
+    usual_engine,
+)
 from trainfit.records import Op, TensorRef
 
 # How far apart, in doublings, two convolutions are of which one has twice the pixels of a window, windows spread twice
@@ -60,18 +68,17 @@ _LIFT, _LIFTS = 1.05, {"product": 1.07, "channelwise": 1.0, "own": 1.0}
 """Of passes that were held out, by kernels."""
 _ORDINARY_WINDOW, _SPECIAL_WINDOWS = 49, (1, 3, 5, 7)
 """Pixels; sides of windows per channel for which cuDNN has kernels that read channels-last."""
-_CHANGES_OF_LAYOUT = 3
-"""Passes over an operand, at the memory's rate, that changing its layout takes."""
 _SUMMED_BYTES = 8
 """Written and read for each weight of each image, where a product per image gives a weight's gradient."""
 _PLANNED_FOR = find_gpu("h200")
 """Other GPUs are taken to choose alike."""
-_MEASURED, _PARTS, _ENGINE = "kernels", "parts", "engine"
+_MEASURED, _TILING, _ENGINE = "kernels", "tiling", "engine"
 _DIRECT_NAMES = (
     "convolve", "dgrad_engine", "wgrad_alg", "dgrad_alg", "dgrad2d_alg", "conv1D", "f32f32_f32f32_f32_nchw",
 )  # fmt: skip
 _NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
 _PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
+_TILED = ("fused", "singly", "loose")
 _WITHOUT_ENGINES = ("product", "channelwise", "own")
 _WEIGHT_ALONE = (False, True, False)
 _COPIED, _GRADIENT, _BIAS = -1, -2, -3
@@ -202,17 +209,14 @@ class _Convolution:
             found = usual_engine(problem) if self.is_ordinary("fused") else imitated(problem)
         return found
 
-    def parts(self, op: Op, kernels: Kernels) -> int | None:
-        """Into which the sum of a weight's gradient is cut, where cuDNN says so or said so when it was measured."""
-        if kernels != "singly" or self.name != "weight":
+    def tiling(self, op: Op, kernels: Kernels) -> Tiling | None:
+        """As cuDNN says it, or said when the op was measured."""
+        if kernels not in _TILED or self.kind == "grouped":  # whose tiles many groups share, or each its own
             return None
-        known = dict(op.kwargs)
-        if _MEASURED in known:
-            found = known.get(_PARTS)
-            return found if isinstance(found, int) else None
-        return sum_parts(first_pass(op), _PLANNED_FOR)
+        known = dict(op.kwargs).get(_TILING)
+        return Tiling(*known) if isinstance(known, tuple) else tiling_of(first_pass(op), _PLANNED_FOR)
 
-    def as_pass(self, kernels: Kernels, parts: int | None) -> Pass:
+    def as_pass(self, kernels: Kernels, tiling: Tiling | None, is_hopper: bool) -> Pass:
         small, large = self.images
         sizes = (large.shape[2:], small.shape[2:], self.window, self.stride, self.padding, self.dilation)
         pixels = prod(small.shape[2:])
@@ -227,8 +231,9 @@ class _Convolution:
             groups=self.groups,
             products=max(small.shape[0], 1) if kernels == "product" and not self.is_nhwc else 1,
             images=max(small.shape[0], 1),
-            parts=parts,
-            changes_layout=not self.is_nhwc and kernels != "product",
+            tiling=tiling,
+            is_of_hopper=is_hopper,
+            changes_layout=not self.is_nhwc and kernels in _TILED,
         )
 
     def alike(self, kernels: Kernels, engine: int) -> tuple[float, ...]:
@@ -277,7 +282,8 @@ def convolution(op: Op) -> tuple[Work, ...]:
     read = _Convolution.of(op)
     kernels = read.kernels(op)
     engine = 0 if kernels in _WITHOUT_ENGINES else read.engine(op)
-    one, alike = read.as_pass(kernels, read.parts(op, kernels)), read.alike(kernels, engine)
+    is_hopper = kernels == "product" or (kernels == "fused" and is_of_hopper(first_pass(op), engine))
+    one, alike = read.as_pass(kernels, read.tiling(op, kernels), is_hopper), read.alike(kernels, engine)
     small, large = read.images
     pixels = max(prod(small.shape) // max(small.shape[1], 1), 1)
     own = (pixels, read.weight.shape[0], read.weight.shape[1])
@@ -288,7 +294,6 @@ def convolution(op: Op) -> tuple[Work, ...]:
     has_units = kernels not in ("direct", "naive", "channelwise", "own")
     dtype = "tf32" if read.image.dtype == "float32" else read.image.dtype  # torch lets cuDNN round to TF32
     flops_dtype = dtype if has_units else "float32"
-    changes = _CHANGES_OF_LAYOUT if has_units and one.changes_layout else 1
     weight = _GROUPED_CHANNEL_WEIGHT if read.kind == "grouped" else 1.0
 
     summed = one.products if one.name == "weight" and one.products > 1 else 0
@@ -298,18 +303,22 @@ def convolution(op: Op) -> tuple[Work, ...]:
         flops = 2 * prod(sizes) * one.window
         ideal_ns = flops / (1e3 * peak_tflops(_PLANNED_FOR, flops_dtype)) if flops else 1.0
         stretch = computing_ns(one, *sizes) / ideal_ns
-        nbytes = changes * traffic_bytes(weight_parts, sizes) + _SUMMED_BYTES * summed * first * second
-        for parts, channels in ((small_parts, first), (large_parts, second * one.groups)):
-            share = times_moved(channels) if changes > 1 else 1.0
-            nbytes += round(share * traffic_bytes(parts, sizes) * padding_share(one, first, second))
+        padded = padding_share(one, first, second)
+        nbytes = _SUMMED_BYTES * summed * first * second
+        for share, parts, channels, per_image in (
+            (1.0, weight_parts, second, one.window),
+            (padded, small_parts, first, prod(small.shape[2:])),
+            (padded, large_parts, second * one.groups, prod(large.shape[2:])),
+        ):
+            nbytes += round(share * times_moved(one, channels, per_image) * traffic_bytes(parts, sizes))
         coordinates = (*log(pixels), *(weight * value for value in log(first, second)), *alike)
         return Work(
-            rule, coordinates, flops, flops_dtype, nbytes, is_serial=changes > 1 or not has_units, stretch=stretch,
-            num_sizes=3, num_alike=len(alike),
+            rule, coordinates, flops, flops_dtype, nbytes, is_serial=one.changes_layout or summed > 0 or not has_units,
+            stretch=stretch, num_sizes=3, num_alike=len(alike),
         )  # fmt: skip
 
     rules = dict.fromkeys(read.rules(kernels))
-    if read.kind == "grouped" or not (read.is_ordinary(kernels) or read.kind == "depthwise"):
+    if one.tiling or read.kind == "grouped" or not (read.is_ordinary(kernels) or read.kind == "depthwise"):
         return tuple(replace(work(rule, *own), num_sizes=0) for rule in rules)
     tops: tuple[int, ...] = _TOPS[read.kind]
     if read.alignment(kernels) < VECTOR_BYTES and not read.is_product:  # as first layers: others say nothing of these

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Literal
 
+from trainfit.gpus.hidden.cudnn_kernels import Tiling
+
 Name = Literal["forward", "input", "weight"]
 Kernels = Literal["fused", "singly", "loose", "direct", "naive", "product", "channelwise", "own"]
 """As trainfit.gpus.hidden.cudnn_kernels has them, cuBLASLt's products, and for a window per channel cuDNN's and torch's
@@ -25,21 +27,36 @@ _OPERATIONS_PER_NS = {2: 989_500.0, 4: 494_500.0}
 """By the bytes of a number; those of 4 are rounded to TF32."""
 VECTOR_OPERATIONS_PER_NS = 66_900.0
 """Without the units of matrix products."""
-_TILES = (
-    (128, 64, 0.42), (128, 128, 0.70), (256, 64, 0.52), (256, 128, 0.73), (128, 256, 0.54), (64, 64, 0.36),
-    (64, 128, 0.48), (256, 32, 0.31),
-)  # fmt: skip
-"""Rows, columns, and the share of the units' rate that a processor reaches on it."""
+_TILES = ((128, 64), (128, 128), (256, 64), (256, 128), (128, 256), (64, 64), (64, 128), (256, 32))
+"""Rows and columns, of which the best is taken where it is not known which cuDNN takes."""
+_CHOSEN: dict[Name, float] = {"forward": 1.12, "input": 1.17, "weight": 1.3}
+"""How many times as long the tiles that cuDNN chooses take as the best of these, by this file's reckoning."""
+_PRODUCT_TILES = (*_TILES, (16, 64), (16, 128), (32, 64), (32, 128))
+_STEP_COSTS = {(True, False): (0.15, 140.0, 44.0), (True, True): (0.58, 52.0, 52.0)}
+_AMPERE_STEP_COSTS = (0.97, 83.0, 83.0)
+"""What a step of a tile takes, in units of what its operations take at the units' rate; and what loading adds: a row as
+much as so many columns, a column as so many rows. By whether kernels are made for compute capability 9.0, and whether
+they compute a weight's gradient: others of 9.0 gather rows of pixels, which lasts longer than their operations."""
+_TURNED_COST = 2.0
+"""TF32 units of 9.0 read sums along memory: the operands of a weight's gradient are turned on the way."""
 _VECTOR_BYTES, _STEP_BYTES = 16, 128
 _WAVE_NS, _SHARED_SUM_NS, _SHORTEST_SHARE = 1250.0, 5800.0, 76
 _PARTIAL_WAVES = 0.4
 """How far the last wave's length goes with how full it is."""
+_LOOSE_BLOCKS = 4
+"""Of kernels that wait for memory at every step: as many take no longer on a processor than one."""
 _BEGIN_NS, _CHANGED_LAYOUT_NS, _GROUP_NS = 2600.0, 7200.0, 1000.0
-_BLOCK_CHANNELS = 32
+_PADDED_OUTPUTS_NS = 8500.0
+"""Of a kernel for any layout, which pads output channels to vectors; input channels are padded on the way."""
+_BLOCK, _CHANGED_TIMES = 32, {2: 4.3, 4: 2.7}
+"""Of what changes the layout; element by element, so that halves take as long as floats where those wait for memory."""
 _TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
 """Of direct kernels; to whole rows and columns is padded what shares a sum."""
 _WIDEST_FUSED_GROUP = 256
 """Groups of as many channels share tiles, with channels padded to a power of two."""
+# Naive kernels: what a result or a weight takes beside its taps or pixels, and each of these.
+_NAIVE_TAPS_PER_RESULT, _NAIVE_TAPS_PER_NS, _LOOKED_AT_PER_NS = 20.0, 1310.0, 786.0
+_WEIGHT_NS, _WEIGHT_PIXEL_NS, _WEIGHT_ALONE_NS = 0.45, 1.85e-3, 7.0
 # Torch's own kernels: a result costs as much as so many taps and its own; a weight has a block of threads.
 _TAPS_PER_NS, _TAPS_PER_RESULT, _SKIPPED = 2000.0, 15.0, 0.3
 _BLOCK_NS, _BLOCK_PIXEL_NS, _ALONE_NS, _WARPS, _LANES = 2.2, 1.4e-3, 1.0, 4, 32
@@ -64,8 +81,9 @@ class Pass:
     products: int
     """Images of which each is a product of its own."""
     images: int
-    parts: int | None
-    """Into which the sum of a weight's gradient is cut; None where it is not known."""
+    tiling: Tiling | None
+    """None where it is not known."""
+    is_of_hopper: bool
     changes_layout: bool
 
 
@@ -86,21 +104,28 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     if one.kernels == "channelwise":
         return _tap_by_tap_ns(one, pixels, first, second)
     if one.kernels == "naive":
-        results = pixels * (one.spread if one.name == "input" else 1.0)
-        return 2 * results * first * second * one.window / VECTOR_OPERATIONS_PER_NS
+        return _naive_ns(one, pixels, first, second)
     if one.kernels == "own":
         return _own_ns(one, pixels, first)
     begin_ns = _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout
+    if one.changes_layout and one.name != "weight" and first // one.groups % (_VECTOR_BYTES // one.item_bytes):
+        begin_ns += _PADDED_OUTPUTS_NS
     product_ns = min(_product_ns(one, *sizes) for sizes in _products(one, pixels, first, second))
+    if one.tiling is None and one.kernels != "product":
+        product_ns *= _CHOSEN[one.name]
     if one.kernels == "singly" and one.groups > 1:
         return begin_ns + one.groups * (_GROUP_NS + product_ns)
     return begin_ns + product_ns
 
 
-def times_moved(channels: int) -> float:
-    """How often an image is moved that is read in another layout than it has: once by the convolution, and read and
-    written before or after it, in blocks of so many channels, be they there or not."""
-    return 1 + 2 * ceil(channels / _BLOCK_CHANNELS) * _BLOCK_CHANNELS / max(channels, 1)
+def times_moved(one: Pass, channels: int, pixels: int) -> float:
+    """How often memory could move an image while the kernels do so that read it in another layout than it has: once in
+    the convolution, and read and written before or after it, in blocks of so many channels and pixels, be they there or
+    not. What has one pixel is the same in both layouts."""
+    if not one.changes_layout or pixels == 1:
+        return 1.0
+    padded = prod(ceil(count / _BLOCK) * _BLOCK / max(count, 1) for count in (channels, pixels))
+    return 1 + _CHANGED_TIMES[one.item_bytes] * padded
 
 
 def padding_share(one: Pass, first: int, second: int) -> float:
@@ -124,32 +149,49 @@ def _channels(one: Pass, first: int, second: int) -> tuple[int, int]:
 def _products(one: Pass, pixels: int, first: int, second: int) -> Iterator[tuple[int, float, float]]:
     """Tiles, operations of each, and the length of its sum, for every shape of tiles."""
     inputs, outputs = _channels(one, first, second)
-    step = _STEP_BYTES // one.item_bytes
-    for tile_rows, tile_columns, share in _TILES:
+    known = one.tiling
+    step = known.step if known else _STEP_BYTES // one.item_bytes
+    tiles_of = [(known.rows, known.columns)] if known else _PRODUCT_TILES if one.kernels == "product" else _TILES
+    for tile_rows, tile_columns in tiles_of:
         rows, columns, depth = float(pixels), outputs, float(one.window * ceil(inputs / step) * step)
         if one.name == "input":
             rows, columns = pixels * one.spread, inputs
             depth = max(one.window / one.stride, 1) * ceil(outputs / step) * step
         elif one.name == "weight":
-            rows, columns = outputs, ceil(inputs / tile_columns) * tile_columns * one.window
-            depth = ceil(pixels / step) * step
-        tiles = ceil(rows / tile_rows) * ceil(columns / tile_columns)
-        if one.name != "weight":
-            tiles = one.products * ceil(rows / one.products / tile_rows) * ceil(columns / tile_columns)
+            rows, columns, depth = outputs, inputs * one.window, ceil(pixels / one.products / step) * step
+            if one.is_of_hopper:  # a tile lies within one pixel of the window
+                columns = ceil(inputs / tile_columns) * tile_columns * one.window
+            rows *= one.products
+        tiles = one.products * ceil(rows / one.products / tile_rows) * ceil(columns / tile_columns)
         if one.kernels == "fused" and one.groups > 1:
             tiles *= ceil(one.groups / max(1, tile_columns // max(inputs, outputs)))
-        yield tiles, tile_rows * tile_columns / share, depth
+        step_cost, row, column = _STEP_COSTS.get((one.is_of_hopper, one.name == "weight"), _AMPERE_STEP_COSTS)
+        cost = step_cost + row / tile_columns + column / tile_rows
+        if one.name == "weight" and one.kernels == "fused" and one.is_of_hopper and one.item_bytes == 4:
+            cost *= _TURNED_COST
+        yield tiles, tile_rows * tile_columns * cost, depth
 
 
 def _product_ns(one: Pass, tiles: int, weighed: float, depth: float) -> float:
     """Waves of tiles."""
-    parts = 1.0
-    if one.name == "weight":
-        parts = one.parts or max(1.0, min(PROCESSORS // tiles, depth // _SHORTEST_SHARE))
-    waves = tiles * parts / PROCESSORS
-    waves = _PARTIAL_WAVES * max(waves, 1.0) + (1 - _PARTIAL_WAVES) * ceil(waves)
+    parts = _parts(one, tiles, depth)
+    waves = max(tiles * parts / PROCESSORS, 1.0)
+    if one.kernels == "loose":
+        waves = max(waves / _LOOSE_BLOCKS, 1.0)
+    elif one.tiling is None or one.tiling.parts:  # the last wave is not shared
+        waves = _PARTIAL_WAVES * waves + (1 - _PARTIAL_WAVES) * ceil(waves)
     operations_per_ns = _OPERATIONS_PER_NS[one.item_bytes] / PROCESSORS
     return waves * (2 * weighed * depth / parts / operations_per_ns + _WAVE_NS) + _SHARED_SUM_NS * (parts > 1)
+
+
+def _parts(one: Pass, tiles: int, depth: float) -> float:
+    """Into which each sum is cut."""
+    if one.name != "weight" or one.products > 1:
+        return 1.0
+    if one.tiling is not None and one.tiling.parts:
+        return one.tiling.parts
+    room = max(1.0, min(PROCESSORS / tiles, depth / _SHORTEST_SHARE))
+    return room if one.tiling is not None else float(int(room))
 
 
 def _tap_by_tap_ns(one: Pass, pixels: int, first: int, second: int) -> float:
@@ -174,6 +216,17 @@ def _direct_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     waves = tiles / PROCESSORS
     waves = _PARTIAL_WAVES * max(waves, 1.0) + (1 - _PARTIAL_WAVES) * ceil(waves)
     return one.groups * waves * 2 * prod(_TILE) * depth * PROCESSORS / VECTOR_OPERATIONS_PER_NS
+
+
+def _naive_ns(one: Pass, pixels: int, first: int, second: int) -> float:
+    """A thread for each result, which costs as much as so many taps; a block for each weight."""
+    if one.name == "weight":
+        weights = first * second * one.window
+        return max(weights * (_WEIGHT_NS + _WEIGHT_PIXEL_NS * pixels), _WEIGHT_ALONE_NS * pixels)
+    if one.name == "forward":
+        return pixels * first * (_NAIVE_TAPS_PER_RESULT + second * one.window) / _NAIVE_TAPS_PER_NS
+    taps = first / one.groups * one.window  # those that a stride skips are looked at too
+    return pixels * one.spread * second * one.groups * taps / _LOOKED_AT_PER_NS
 
 
 def _own_ns(one: Pass, pixels: int, channels: int) -> float:

@@ -1,6 +1,7 @@
 """By what kind of kernels cuDNN convolves: all at once, group by group, or directly.
 
-In: a `Problem` and a GPU. Out: an engine (`asked`, `imitated`), and of what kind its kernels are (`kernels_of`):
+In: a `Problem` and a GPU. Out: an engine (`asked`, `imitated`), how its kernels cut the product (`tiling_of`), and of
+what kind they are (`kernels_of`):
 * "fused": one kernel on the units of matrix products, which has all groups in it;
 * "singly": one such kernel for each group, of a library (CUTLASS) that does not share a sum among processors;
 * "loose": one that does not keep its operands in shared memory, several times as slow;
@@ -16,19 +17,32 @@ right. Other versions number their engines otherwise, so they are imitated too.
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden import cudnn_library
-from trainfit.gpus.hidden.cudnn import Problem, Tree, family
+from trainfit.gpus.hidden.cudnn import TILES, Problem, Tree, family
 from trainfit.gpus.hidden.cudnn_library import Plan
 
 Kernels = Literal["fused", "singly", "loose", "direct", "naive"]
 KERNELS: tuple[Kernels, ...] = ("fused", "singly", "loose", "direct", "naive")
 _VERSION = 919  # of cuDNN, without its last two digits
-_PARTS_KNOB = 0
+# Knobs of plans (cudnn_graph.h): the tile's number, steps along the sum by the kernels of two libraries, into how many
+# parts a sum is cut by each of them, and whether it is not cut by what is left of a wave.
+_TILE_KNOB, _STEP_KNOBS, _PARTS_KNOBS, _ALONE_KNOB = 2, (13, 5), (0, 17), 25
+_TILES = TILES | {
+    2: (128, 32), 8: (64, 32), 10: (64, 16), 11: (32, 16), 12: (32, 32), 14: (16, 64), 15: (128, 16), 19: (128, 192),
+    20: (256, 96), 23: (32, 128),
+}  # fmt: skip
+_STEPS = {13: {0: 32, 1: 64, 2: 16}, 5: {2: 16, 3: 32, 4: 64}}
+"""Seen on the H200 by the names of 8,550 kernels, of which 8,536 are as here."""
+_HOPPER_ENGINES = {
+    "output, half": (62,), "output, fp32": (67,), "input gradient, half": (67, 73), "input gradient, fp32": (71, 76),
+    "weight gradient, half": (65,), "weight gradient, fp32": (68,),
+}  # fmt: skip
 _ENGINES: dict[str, dict[tuple[int, ...], Kernels]] = {
     "output, half": {(27, 45): "singly", (47,): "loose", (1, 28, 57): "direct", (0,): "naive"},
     "output, fp32": {(35, 46): "singly", (48,): "loose", (28, 70): "direct", (0,): "naive"},
@@ -54,13 +68,33 @@ def asked(problem: Problem, gpu: Gpu) -> int | None:
     return None if plan is None else plan.engine
 
 
-def sum_parts(problem: Problem, gpu: Gpu) -> int | None:
-    """Into how many parts the sum of a weight's gradient is cut, where it is computed singly; None elsewhere, and where
-    cuDNN cannot be asked."""
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """How a product is cut: into tiles of the result, and their sums into steps."""
+
+    rows: int
+    columns: int
+    step: int
+    parts: int
+    """Into which a sum is cut; 0 where as many processors share a tile as there are left."""
+
+
+def tiling_of(problem: Problem, gpu: Gpu) -> Tiling | None:
+    """As cuDNN says; None where it cannot be asked, and of kernels without tiles."""
     plan = _plan(problem, gpu)
-    if plan is None or problem.kind != "weight gradient" or kernels_of(problem, plan.engine) != "singly":
+    knobs = {} if plan is None else dict(plan.knobs)
+    tile, knob = _TILES.get(knobs.get(_TILE_KNOB, -1)), next((knob for knob in _STEP_KNOBS if knob in knobs), None)
+    if tile is None or knob is None:
         return None
-    return dict(plan.knobs).get(_PARTS_KNOB)
+    parts = 1
+    if problem.kind == "weight gradient":
+        parts = 0 if knobs.get(_ALONE_KNOB) == 0 else max([1, *(knobs[one] for one in _PARTS_KNOBS if one in knobs)])
+    return Tiling(*tile, _STEPS[knob][knobs[knob]], parts)
+
+
+def is_of_hopper(problem: Problem, engine: int) -> bool:
+    """Whether its kernels are made for compute capability 9.0; others were made for 8.0."""
+    return engine in _HOPPER_ENGINES[family(problem)]
 
 
 def _plan(problem: Problem, gpu: Gpu) -> Plan | None:
