@@ -71,7 +71,7 @@ def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(workers, "_num_cores", lambda: 4)
     names = [f"small {number}" for number in range(20)]
     with gpu_workers(H200, 20) as found:
-        assert len(found) == 2
+        assert len(found) == 3
         by_name = rehearse_all(found, names)
         assert by_name.keys() == set(names)
         assert set(by_name.values()) <= set(found)
@@ -79,7 +79,14 @@ def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("gpu", "num_cores", "num_chunks", "count"),
-    [("h200", 64, 50, 8), ("h200", 8, 50, 4), ("h200", 1, 50, 1), ("h200", 64, 3, 3), ("h200", 64, 0, 0)],
+    [
+        ("h200", 64, 50, 12),
+        ("h200", 8, 50, 6),
+        ("rtx4090", 64, 50, 2),
+        ("h200", 1, 50, 1),
+        ("h200", 64, 3, 3),
+        ("h200", 64, 0, 0),
+    ],
 )
 def test_there_are_as_many_workers_as_the_machine_has_use_for(
     gpu: str, num_cores: int, num_chunks: int, count: int, monkeypatch: pytest.MonkeyPatch
@@ -92,9 +99,9 @@ def test_there_are_as_many_workers_as_the_machine_has_use_for(
 
 def test_a_worker_that_ends_while_it_rehearses_says_why_and_over_what(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_SERVE", "input(); raise SystemExit('an illegal instruction')")
-    with gpu_workers(H200, 1) as found, pytest.raises(RehearsalFailed, match=r"small 0.*\nan illegal") as failure:
+    with gpu_workers(H200, 1) as found, pytest.raises(RehearsalFailed, match=r"small 40.*\nan illegal") as failure:
         rehearse_all(found, ["small 0", "small 40"])
-    assert failure.value.chunk == "small 0"
+    assert failure.value.chunk == "small 40"
 
 
 def test_a_rehearsal_runs_everything_once_and_asks_for_plans_pass_by_pass(monkeypatch: pytest.MonkeyPatch) -> None:

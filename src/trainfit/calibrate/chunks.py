@@ -10,8 +10,8 @@ from trainfit.calibrate.groups import groups
 from trainfit.calibrate.workloads import Workload
 from trainfit.progress import tell
 
-WORKLOADS_PER_CHUNK = 240
-"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, some 0.1 s each."""
+WORKLOADS_PER_CHUNK = 120
+"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, up to 0.1 s each."""
 HOST_STRETCHES = 3
 """The host is timed before, after and between so many stretches of the GPU's measurements."""
 

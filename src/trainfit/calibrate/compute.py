@@ -61,7 +61,7 @@ def linear_shapes(tokens: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
 
 
 def grid_shapes() -> Iterator[tuple[int, int, int]]:
-    sizes = (64, 128, 512, 1152, 2048, 6144, 16384)
+    sizes = (64, 128, 320, 512, 1152, 2048, 6144, 16384)
     yield from itertools.product(sizes, sizes, sizes)
     yield from itertools.product((16, 200, 1000, 3000), (16, 200, 1000, 3000), (16, 200, 1000, 3000))
 

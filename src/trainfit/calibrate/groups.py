@@ -35,15 +35,15 @@ Group = tuple[str, int, list[Workload]]
 
 
 def groups() -> list[Group]:
-    """(name, repeats, workloads) in the order in which they are measured, the most used first. Convolutions and
-    recurrent layers run once warm and once cold: their library makes many calls, each of which the profiler keeps."""
+    """(name, repeats, workloads), those last for which libraries compile longest: rehearsals begin with these.
+    Convolutions and recurrent layers run once warm and once cold: their library makes many calls, each of which the
+    profiler keeps."""
     bf16, fp32 = torch.bfloat16, torch.float32
     return [
         ("pointwise", 2, memory.pointwise()),
         ("layouts", 2, memory.layouts()),
         ("rows", 2, memory.rowwise()),
-        ("matmul bf16", 3, compute.matmuls(bf16, (512, 2048, 4096, 8192, 16384), every=1)),
-        ("attention", 3, compute.attentions()),
+        ("matmul bf16", 3, compute.matmuls(bf16, (512, 1024, 2048, 4096, 8192, 16384), every=1)),
         ("tables", 2, memory.tables()),
         ("optimizers", 2, memory.updates()),
         ("matmul fp32", 2, compute.matmuls(fp32, (1024, 4096, 8192), every=2)),
@@ -53,7 +53,6 @@ def groups() -> list[Group]:
         ("hidden sizes fp32", 2, compute.hidden_products(fp32, (4096, 8192))),
         ("signals", 2, memory.signals()),
         ("matrices", 2, memory.matrices()),
-        ("image layers", 1, images.convolutions()),
         ("image norms", 3, images.norms()),
         ("maps", 2, images.maps()),
         ("between", 2, broadcasts.between()),
@@ -61,20 +60,22 @@ def groups() -> list[Group]:
         ("rest", 2, broadcasts.rest()),
         ("attention products", 2, compute.attention_products()),
         ("lookups", 2, lookups.lookups()),
-        ("filters", 1, filters.filters()),
-        ("functions", 2, functions.functions()),
         ("fourier", 2, fourier.fourier()),
         ("extremes", 2, extremes.extremes()),
         ("further", 2, further.further()),
-        ("odd sizes", 2, odd_sizes.odd_sizes()),
         ("drawn", 2, drawn.drawn()),
         ("drawn indices", 2, drawn_indices.drawn_indices()),
         ("drawn images", 2, drawn_images.drawn_images()),
         ("drawn products", 2, drawn_products.drawn_products()),
-        ("usual filters", 1, usual_filters.usual(1700, seed=3)),
-        ("drawn filters", 1, drawn_filters.drawn(450, seed=1)),
-        ("frequent filters", 1, drawn_filters.frequent(250, seed=2)),
-        ("drawn attention", 2, drawn_attentions.drawn(460, seed=7)),
         ("walks", 2, walks.walks()),
+        ("filters", 1, filters.filters()),
         ("recurrent", 1, recurrents.recurrents()),
+        ("usual filters", 1, usual_filters.usual(2880, seed=3)),
+        ("frequent filters", 1, drawn_filters.frequent(480, seed=2)),
+        ("drawn filters", 1, drawn_filters.drawn(960, seed=1)),
+        ("attention", 3, compute.attentions()),
+        ("functions", 2, functions.functions()),
+        ("drawn attention", 2, drawn_attentions.drawn(720, seed=7)),
+        ("odd sizes", 2, odd_sizes.odd_sizes()),
+        ("image layers", 1, images.convolutions()),
     ]

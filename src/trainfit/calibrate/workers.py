@@ -27,7 +27,7 @@ from trainfit.calibrate.measure import Sample, marker_name, measure, rehearse
 from trainfit.calibrate.processes import Process
 from trainfit.gpus.catalogue import Gpu
 
-MOST_WORKERS = 8
+MOST_WORKERS = 12
 BYTES_PER_WORKER = 8 * 2**30
 """Of the GPU's memory: a process takes half a GiB before it does anything, and the tensors of a workload some."""
 _SERVE = "from trainfit.calibrate.workers import serve; serve()"
@@ -70,7 +70,7 @@ class Worker(Process):
 @contextlib.contextmanager
 def gpu_workers(gpu: Gpu, num_chunks: int) -> Iterator[list[Worker]]:
     """As many as the machine has use for; they end with the context."""
-    count = max(1, min(_num_cores() // 2, gpu.memory_bytes // BYTES_PER_WORKER, MOST_WORKERS))
+    count = max(1, min(_num_cores() * 3 // 4, gpu.memory_bytes // BYTES_PER_WORKER, MOST_WORKERS))
     workers = [Worker() for _ in range(min(count, num_chunks))]
     try:
         yield workers
@@ -84,13 +84,13 @@ def _num_cores() -> int:
 
 
 def rehearse_all(workers: Sequence[Worker], names: Sequence[str]) -> dict[str, Worker]:
-    """Which of them has rehearsed which chunk: each takes the next one when it has done one."""
+    """Which of them has rehearsed which chunk: each takes another when it has done one, the last first."""
     waiting = deque(names)
     found: dict[str, Worker] = {}
 
     def work(worker: Worker) -> None:
         with contextlib.suppress(IndexError):  # none is left
-            while name := waiting.popleft():
+            while name := waiting.pop():
                 try:
                     worker.rehearse(name)
                 except RuntimeError as error:
