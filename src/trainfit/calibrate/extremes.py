@@ -80,11 +80,12 @@ def norms() -> list[Workload]:
     pictures = ((16, 32, 112), (64, 64, 56), (32, 128, 56), (64, 256, 28), (64, 512, 14), (128, 1024, 7), (8, 48, 128))
     lines = ((32, 256, 1024), (64, 64, 2048), (16, 1024, 512), (64, 512, 128), (4096, 256), (512, 1024), (65536, 64))
     groups = ((16, 64, 56, 8), (8, 256, 64, 32), (32, 512, 16, 32), (4, 128, 128, 1), (64, 96, 28, 12))
+    lone = ((1, 96, 900), (1, 32, 512), (2, 24, 256), (1, 8, 1024), (2, 1024, 3), (1, 768, 15), (1, 192, 117))
     return [
         *(partial(images.batch_norm, *size, FP16, nhwc) for size in pictures for nhwc in (False, True)),
         *(partial(batch_norm, size, dtype) for size in lines for dtype in (FP32, BF16, FP16)),
         *(partial(group_norm, *case) for case in itertools.product(groups, (FP32, BF16), (False, True))),
-        *(partial(instance_norm, *size[:3], dtype) for size in groups for dtype in (FP32, BF16)),
+        *(partial(instance_norm, *size[:3], dtype) for size in (*groups, *lone) for dtype in (FP32, BF16)),
     ]
 
 

@@ -177,6 +177,8 @@ def _is_fixed(op: Op) -> bool:
 
 _CHANNEL_THREADS, _LEAST_THREADS = 512, 32
 """Of a block that has a channel, and the fewest that go along an image's pixels."""
+_BLOCK_STEPS = 7
+"""A block that adds up begins, joins what its threads have and ends in the time of so many steps."""
 _PLANE_BYTES = 3200
 """What memory could move while a block of threads comes and goes that has a channel of an image: 0.66 ns."""
 _BEGUN_BYTES = 14_000_000
@@ -193,7 +195,7 @@ def _walked_bytes(nbytes: int, sizes: tuple[int, int, int], op: Op, num_sms: int
     steps = ceil(batch * threads / _CHANNEL_THREADS) * ceil(pixels / threads)
     rounds = ceil(channels / (_BLOCKS_PER_PROCESSOR * num_sms))
     at_once = _BLOCKS_PER_PROCESSOR * num_sms * _CHANNEL_THREADS
-    walked = waited_bytes(nbytes, at_once, rounds * steps)
+    walked = waited_bytes(nbytes, at_once, rounds * (steps + _BLOCK_STEPS))
     if "backward" in op.name:
         return max(2 * walked, nbytes)
     images = 2 if threads == _LEAST_THREADS else 1  # of a block
