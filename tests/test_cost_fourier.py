@@ -37,6 +37,19 @@ def test_every_dimension_is_a_pass_over_the_spectrum() -> None:
     assert ns_of(real, profile=PROFILE) == 2000 + 1280 + 3 * 1600
 
 
+def test_one_kernel_transforms_small_complex_planes_both_ways() -> None:
+    def plane(rows: int, columns: int) -> Op:
+        shape = f"complex64[10,{rows},{columns}]"
+        return op("aten._fft_c2c.default", [shape, [1, 2], 0, True], [shape])
+
+    small, large, odd = (works(plane(*sides), 132) for sides in ((64, 128), (64, 256), (64, 96)))
+    assert [(work.rule, work.kernels, work.nbytes) for work in small[:2]] == [
+        ("fft planes", 1, 2 * 655_360),
+        ("fft", 2, 4 * 655_360),
+    ]
+    assert (large[0].rule, odd[0].rule) == ("fft", "fft")
+
+
 def test_on_the_way_back_to_real_numbers_the_spectrum_is_copied_first() -> None:
     back = op("aten._fft_c2r.default", ["complex64[100,5]", [1], 2, 8], ["float32[100,8]"])
     assert [hidden.name for hidden in hidden_ops(back)] == ["aten.clone.default", "aten.mul_.Tensor"]
@@ -63,6 +76,7 @@ def test_what_is_not_transformed_is_brought_into_one_piece() -> None:
         (16384, "fft", 1),
         (32768, "fft", 2),
         (16 * 31, "fft", 1),
+        (37, "fft primes", 1),
         (2 * 37, "fft primes", 2),
         (64 * 127, "fft primes", 3),
         (2 * 131, "fft convolved", 1),

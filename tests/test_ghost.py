@@ -215,6 +215,13 @@ def test_batch_norm_in_bfloat16_or_of_rows_takes_the_native_kernel(shape: tuple[
     assert "native_batch_norm" in ops_of(lambda: normalize_batch(torch.randn(shape, device="cuda", dtype=dtype)))
 
 
+def test_the_gradient_of_log_softmax_is_in_order_however_the_incoming_one_lies() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(3, 5, 7, device="cuda", requires_grad=True)
+        (gradient,) = torch.autograd.grad(x.log_softmax(-1).transpose(0, 1), x, torch.randn(5, 3, 7, device="cuda"))
+    assert gradient.stride() == (35, 7, 1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_softmax_from_half_to_float_converts_inside_the_kernel_and_from_bfloat16_before(dtype: torch.dtype) -> None:
     names = ops_of(lambda: torch.randn(2, 4, device="cuda", dtype=dtype).softmax(-1, dtype=torch.float32))

@@ -219,6 +219,11 @@ def _ctc_loss_backward(grad: torch.Tensor, log_probs: torch.Tensor, *rest: Any) 
     return _like(log_probs)
 
 
+def _log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype) -> torch.Tensor:
+    """Contiguous, however the gradient lies: meta's would lie as that does."""
+    return grad.new_empty(grad.shape, dtype=input_dtype)
+
+
 def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """The value may be a scalar on the host, which the meta kernel refuses."""
     return aten.masked_fill.Scalar(x, mask, 0)
@@ -342,6 +347,7 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
     aten.masked_fill.Tensor: _masked_fill,
     aten.mse_loss.default: _reduced_loss,
     aten.smooth_l1_loss.default: _reduced_loss,

@@ -32,8 +32,15 @@ def _softmax(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _softmax_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """gradient * output, formed before the kernel (SoftMax.cu)."""
-    return (nbytes(tensor_argument(op, 0)),)
+    """gradient * output, formed before the kernel, which works on contiguous input: the product lies as the gradient
+    does (SoftMax.cu)."""
+    gradient = tensor_argument(op, 0)
+    return nbytes(gradient), *copy_unless_contiguous(gradient)
+
+
+def _log_softmax_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """SoftMax.cu."""
+    return copy_unless_contiguous(tensor_argument(op, 0))
 
 
 def _dropout(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -165,6 +172,7 @@ RULES: dict[str, Rule] = {
     "aten._log_softmax.default": _softmax,
     "aten._softmax.default": _softmax,
     "aten._softmax_backward_data.default": _softmax_backward,
+    "aten._log_softmax_backward_data.default": _log_softmax_backward,
     "aten._safe_softmax.default": _safe_softmax,
     "aten.mse_loss.default": _mse_loss,
     "aten.upsample_bilinear2d_backward.default": _resample_backward,

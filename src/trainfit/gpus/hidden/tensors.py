@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import prod
 
 from trainfit.gpus.catalogue import Gpu
@@ -63,6 +64,12 @@ def is_contiguous(tensor: TensorRef) -> bool:
 def is_channels_last(tensor: TensorRef) -> bool:
     dims = len(tensor.shape)
     return dims in (4, 5) and has_strides(tensor, (0, *range(2, dims), 1))
+
+
+def contiguous(tensor: TensorRef) -> TensorRef:
+    """The tensor as a copy of it would lie."""
+    steps = [product([max(size, 1) for size in tensor.shape[dim + 1 :]]) for dim in range(len(tensor.shape))]
+    return replace(tensor, stride=tuple(steps))
 
 
 def copy_unless_contiguous(tensor: TensorRef) -> tuple[int, ...]:
