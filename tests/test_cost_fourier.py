@@ -47,7 +47,7 @@ def test_one_kernel_transforms_small_complex_planes_both_ways() -> None:
         ("fft planes", 1, 2 * 655_360),
         ("fft", 2, 4 * 655_360),
     ]
-    assert (large[0].rule, odd[0].rule) == ("fft", "fft")
+    assert (large[0].rule, odd[0].rule) == ("fft", "fft mixed")
 
 
 def test_on_the_way_back_to_real_numbers_the_spectrum_is_copied_first() -> None:
@@ -75,7 +75,7 @@ def test_what_is_not_transformed_is_brought_into_one_piece() -> None:
     [
         (16384, "fft", 1),
         (32768, "fft", 2),
-        (16 * 31, "fft", 1),
+        (16 * 31, "fft mixed", 1),
         (37, "fft primes", 1),
         (2 * 37, "fft primes", 2),
         (64 * 127, "fft primes", 3),

@@ -33,14 +33,20 @@ def transform(op: Op) -> tuple[Work, ...]:
     spectrum_bytes = touched_bytes(tensor if base_name(op) == "_fft_c2r" else out)
     kernels = max(sum(map(kernels_along, lengths)), 1)
     nbytes = touched_bytes(tensor) + touched_bytes(out) + 2 * (kernels - 1) * spectrum_bytes
-    factor = max(map(largest_factor, lengths))
-    kind = "" if factor <= DIRECT_FACTOR else " primes" if factor <= LARGEST_FACTOR else " convolved"
     coordinates = log(spectrum_bytes, max(lengths))
-    works = [Work(rule, coordinates, 0, "", nbytes, kernels) for rule in dict.fromkeys((f"fft{kind}", "fft"))]
-    is_small = all(length & (length - 1) == 0 and length <= _PLANE_SIDE for length in lengths)
+    rules = dict.fromkeys((_rule(max(map(largest_factor, lengths))), "fft mixed", "fft"))
+    works = [Work(rule, coordinates, 0, "", nbytes, kernels) for rule in rules]
+    is_small = max(map(largest_factor, lengths)) <= 2 and max(lengths) <= _PLANE_SIDE
     if base_name(op) == "_fft_c2c" and kernels == 2 and is_small:
         works.insert(0, Work("fft planes", coordinates, 0, "", 2 * spectrum_bytes))
     return tuple(works)
+
+
+def _rule(factor: int) -> str:
+    """By the largest prime factor of all lengths: powers of two have the fastest kernels."""
+    if factor <= 2:
+        return "fft"
+    return "fft mixed" if factor <= DIRECT_FACTOR else "fft primes" if factor <= LARGEST_FACTOR else "fft convolved"
 
 
 def beside(op: Op) -> tuple[Op, ...]:
