@@ -226,9 +226,7 @@ def _channelwise(random: Random) -> Drawn:
         random, _between(random, 1, 256), (width, width), size, window, stride=(step,) * dims, dilation=dilation,
         groups=width, nhwc_share=0.5,
     )  # fmt: skip
-    is_rare = (
-        layer.dtype is FP16 and random.random() < 0.5
-    )  # cuDNN plans these for a second each, as those that are nhwc
+    is_rare = layer.dtype is FP16 and random.random() < 0.5  # cuDNN plans these, too, for a second each
     return replace(layer, dtype=BF16) if is_rare else layer
 
 

@@ -13,6 +13,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+import numpy as np
+
 from trainfit.cost.host import (
     BACKWARD_CAST,
     BACKWARD_KINDS,
@@ -165,16 +167,13 @@ def _whole(counts: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
 def _least_squares(rows: Sequence[_Row], start: Mapping[str, float], rounds: int) -> dict[str, float]:
     """Costs that are not negative, with the smallest sum of squared relative errors, one after the other. What is
     known, or no row is charged for, stays as it was."""
-    costs = dict(start)
-    shares = [{kind: count / time_ns for kind, count in counts.items()} for counts, time_ns in rows]
-    rest = [1.0 - sum(costs[kind] * part for kind, part in share.items()) for share in shares]
+    shares = np.array([[counts.get(kind, 0.0) / time_ns for kind in KINDS] for counts, time_ns in rows])
+    shares = shares.reshape(-1, len(KINDS))  # also of no rows
+    products, sums = shares.T @ shares, shares.sum(axis=0)
+    costs = np.array([start[kind] for kind in KINDS])
+    asked = [place for place, kind in enumerate(KINDS) if products[place, place] and kind not in _KNOWN]
     for _ in range(rounds):
-        for kind in KINDS:
-            own = [share.get(kind, 0.0) for share in shares]
-            weight = sum(share * share for share in own)
-            if weight and kind not in _KNOWN:
-                change = sum(share * left for share, left in zip(own, rest, strict=True)) / weight
-                change = max(change, -costs[kind])
-                costs[kind] += change
-                rest = [left - change * share for share, left in zip(own, rest, strict=True)]
-    return costs
+        for place in asked:
+            change = (sums[place] - products[place] @ costs) / products[place, place]
+            costs[place] = max(costs[place] + change, 0.0)
+    return dict(zip(KINDS, costs.tolist(), strict=True))
