@@ -10,6 +10,7 @@ from torch.nn.attention import SDPBackend
 
 import trainfit
 from trainfit.calibrate.drawn_attentions import _cases, drawn
+from trainfit.calibrate.extreme_filters import extreme, extreme_layers
 from trainfit.calibrate.fourier import fourier
 from trainfit.calibrate.usual_filters import usual, usual_layers
 
@@ -35,6 +36,17 @@ def test_usual_convolutions_are_patches_and_products_of_many_images_and_few_of_a
     assert sum(layer.nhwc for layer in layers) > 50
 
 
+def test_extreme_convolutions_are_products_over_few_places_first_layers_volumes_and_thousands_of_images() -> None:
+    layers = list(islice(extreme_layers(4), 400))
+    assert layers == list(islice(extreme_layers(4), 400))
+    assert max(layer.multiplications for layer in layers) <= 2**36
+    assert max(max(map(math.prod, (layer.x, layer.weight, layer.out))) for layer in layers) <= 2**28
+    assert sum(math.prod(layer.weight[2:]) == 1 and layer.x[0] > 500 for layer in layers) > 20
+    assert sum(layer.x[1] <= 4 for layer in layers) > 50
+    assert sum(len(layer.stride) == 3 for layer in layers) > 40
+    assert sum(layer.x[0] > 1000 and layer.x[1] <= 16 for layer in layers) > 20
+
+
 def test_cudnn_compiles_few_kinds_of_attention() -> None:
     cases = list(islice(_cases(7), 460))
     assert cases == list(islice(_cases(7), 460))
@@ -46,5 +58,5 @@ def test_cudnn_compiles_few_kinds_of_attention() -> None:
 
 def test_drawn_workloads_run() -> None:
     with trainfit.ghost_gpu("h200"):
-        for workload in (*usual(12, 3), *drawn(6, 7), *fourier()):
+        for workload in (*usual(12, 3), *extreme(12, 4), *drawn(6, 7), *fourier()):
             workload()

@@ -221,6 +221,29 @@ def test_windows_of_one_pixel_are_products_that_change_no_layout() -> None:
     assert summed.nbytes == product.nbytes + 4 * 4096 * 8
 
 
+def _product(side: int, is_gradient: bool) -> Work:
+    settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    image, weight = f"bfloat16[4,64,{side},{side}]", "bfloat16[64,64,1,1]"
+    layer = op("aten.convolution.default", [image, weight, None, *settings], [image])
+    if is_gradient:
+        args = [image, image, weight, None, *settings, [False, True, False]]
+        layer = op("aten.convolution_backward.default", args, [weight])
+    return works(as_measured(layer, "nvjet_sm90_tst_128x64", 1), 132)[0]
+
+
+def test_products_are_one_of_each_image_and_those_of_unaligned_rows_have_old_kernels() -> None:
+    # A wave of tiles of 16 x 64: two for each of 4 images of 25 pixels, one for each of 16. A channel's 25 pixels of 2
+    # bytes are aligned to 2.
+    per_ns = 2 / (989_500 / 132)
+    for side, costs in ((4, (0.58, 52)), (5, (2.4, 210))):
+        cost = costs[0] + costs[1] / 64 + costs[1] / 16
+        forward_ns = 2600 + 1250 + 16 * 64 * cost * 64 * per_ns
+        assert computing_ns(_product(side, is_gradient=False)) == pytest.approx(forward_ns)
+    # The weight's gradient: four such tiles for each image, a step of 64 for its 16 pixels, and 60 ns to add each up.
+    gradient_ns = 2600 + 4 * 60 + 1250 + 16 * 64 * (0.58 + 52 / 64 + 52 / 16) * 64 * per_ns
+    assert computing_ns(_product(4, is_gradient=True)) == pytest.approx(gradient_ns)
+
+
 def computing_ns(work: Work) -> float:
     return work.stretch * work.arithmetic_ns(H200)
 

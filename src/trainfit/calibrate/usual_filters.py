@@ -25,12 +25,12 @@ _ELEMENTS = (2**14, 2**27)
 """Of the larger images: less is over at once, more takes as much longer."""
 
 
-def _between(random: Random, low: int, high: int) -> int:
+def between(random: Random, low: int, high: int) -> int:
     """Any whole number, each doubling as likely."""
     return round(2 ** random.uniform(math.log2(low), math.log2(high)))
 
 
-def _layer(
+def layer_of(
     random: Random, images: int, ends: tuple[int, int], size: tuple[int, ...], window: tuple[int, ...], *,
     stride: tuple[int, ...] | None = None, padding: tuple[int, ...] | None = None, dilation: int = 1, groups: int = 1,
     is_transposed: bool = False, nhwc_share: float = 0.3,
@@ -57,7 +57,7 @@ def _width(random: Random) -> int:
     if kind < 0.7:
         return random.choice(_WIDTHS)
     step = 8 if kind < 0.9 else 2
-    return step * _between(random, 16 // step, 1280 // step)
+    return step * between(random, 16 // step, 1280 // step)
 
 
 def _ends(random: Random) -> tuple[int, int]:
@@ -68,10 +68,10 @@ def _ends(random: Random) -> tuple[int, int]:
     if kind < 0.6:
         return random.choice(((width, 2 * width), (2 * width, width), (width, 4 * width), (4 * width, width)))
     if kind < 0.72:
-        return 8 * _between(random, 3, 200), width
+        return 8 * between(random, 3, 200), width
     if kind < 0.88:
         return width, _width(random)
-    few = random.choice(_FEW) if kind < 0.96 else _between(random, 5, 300)
+    few = random.choice(_FEW) if kind < 0.96 else between(random, 5, 300)
     return random.choice(((few, width), (width, few)))
 
 
@@ -84,8 +84,8 @@ def _image(random: Random) -> Drawn:
     )  # fmt: skip
     is_transposed = step == 2 and window in ((2, 2), (4, 4), (3, 3)) and random.random() < 0.6
     dilation = random.choice((2, 4, 6)) if step == 1 and window == (3, 3) and random.random() < 0.08 else 1
-    return _layer(
-        random, _between(random, 1, 256), _ends(random), size, window, stride=(step, step), dilation=dilation,
+    return layer_of(
+        random, between(random, 1, 256), _ends(random), size, window, stride=(step, step), dilation=dilation,
         is_transposed=is_transposed,
     )  # fmt: skip
 
@@ -93,8 +93,8 @@ def _image(random: Random) -> Drawn:
 def _pointwise(random: Random) -> Drawn:
     """Windows of one pixel: half of the layers of most nets."""
     side, dims = random.choice((*_SIDES, 7, 14, 28, 12, 24, 48, 13, 15, 27)), random.choices((1, 2), (0.12, 0.88))[0]
-    size = (side, side) if dims > 1 else (_between(random, 16, 16000),)
-    return _layer(random, _between(random, 1, 512), _ends(random), size, (1,) * dims)
+    size = (side, side) if dims > 1 else (between(random, 16, 16000),)
+    return layer_of(random, between(random, 1, 512), _ends(random), size, (1,) * dims)
 
 
 def _patches(random: Random) -> Drawn:
@@ -115,9 +115,9 @@ def _patches(random: Random) -> Drawn:
     )
     outputs = random.choice((48, 64, 96, 128, 192, 256, 320, 384, 512, 768, 768, 768, 1024, 1152, 1280, 1408))
     padding = tuple(one // 2 if is_overlapping else 0 for one in window)
-    layer = _layer(
+    layer = layer_of(
         random,
-        _between(random, 1, 512),
+        between(random, 1, 512),
         (inputs, outputs),
         size,
         window,
@@ -139,8 +139,8 @@ def _small_images(random: Random) -> Drawn:
     outputs = random.choice((16, 32, 32, 48, 64, 64, 96, 128, 192, 256, 384))
     is_transposed = random.random() < 0.35
     is_padded = random.random() < 0.5
-    return _layer(
-        random, _between(random, 256, 8192), (outputs, inputs) if is_transposed else (inputs, outputs), (side, side),
+    return layer_of(
+        random, between(random, 256, 8192), (outputs, inputs) if is_transposed else (inputs, outputs), (side, side),
         (window, window), stride=(step, step), padding=None if is_padded else (0, 0), is_transposed=is_transposed,
         nhwc_share=0.2,
     )  # fmt: skip
@@ -152,9 +152,9 @@ def _narrow(random: Random) -> Drawn:
     ends = random.choice((*_FEW, 16, 16, 24, 32)), random.choice((*_FEW, 8, 16, 16, 16, 24, 32, 32))
     step = random.choice((1, 1, 1, 2))
     is_transposed = step > 1 and window % 2 == 0 and random.random() < 0.5
-    return _layer(
+    return layer_of(
         random,
-        _between(random, 1, 4096),
+        between(random, 1, 4096),
         ends,
         (side, side),
         (window, window),
@@ -166,36 +166,36 @@ def _narrow(random: Random) -> Drawn:
 
 def _pixels(random: Random) -> Drawn:
     """Images or results of one pixel or a few: where a generator begins, where a critic ends, what weighs channels."""
-    images, side = _between(random, 8, 1024), random.choice((1, 1, 1, 2, 3, 4, 4, 5, 6, 7, 8))
+    images, side = between(random, 8, 1024), random.choice((1, 1, 1, 2, 3, 4, 4, 5, 6, 7, 8))
     width, other = random.choice(_WIDTHS), random.choice((*_WIDTHS, 1, 1, 1, 3, 10, 100))
     kind = random.choice(("from", "to", "within"))
     if kind == "from":
         window = random.choice((2, 3, 4, 4, 4, 5, 6, 7, 8))
-        return _layer(
+        return layer_of(
             random, images, (width, other), (1, 1), (window, window), stride=(random.choice((1, 2)),) * 2,
             padding=(0, 0), is_transposed=True, nhwc_share=0.15,
         )  # fmt: skip
     if kind == "to":
-        return _layer(random, images, (width, other), (side, side), (side, side), padding=(0, 0), nhwc_share=0.15)
+        return layer_of(random, images, (width, other), (side, side), (side, side), padding=(0, 0), nhwc_share=0.15)
     window = random.choice((1, 3, 3, 3, 5))
-    return _layer(random, images, (width, other), (side, side), (window, window), nhwc_share=0.2)
+    return layer_of(random, images, (width, other), (side, side), (window, window), nhwc_share=0.2)
 
 
 def _signal(random: Random) -> Drawn:
-    length, kind = _between(random, 32, 64000), random.random()
+    length, kind = between(random, 32, 64000), random.random()
     ends = _ends(random)
     if kind < 0.2:
         step = random.choice((2, 2, 4, 5, 8, 8, 10))
-        return _layer(
-            random, _between(random, 1, 64), ends, (length,), (2 * step,), stride=(step,), padding=(step // 2,),
+        return layer_of(
+            random, between(random, 1, 64), ends, (length,), (2 * step,), stride=(step,), padding=(step // 2,),
             is_transposed=True,
         )  # fmt: skip
     window = random.choice((1, 1, 2, 3, 3, 3, 3, 4, 5, 5, 7, 7, 8, 9, 11, 15, 16, 25, 31, 41, 80, 128, 400))
     step = random.choice((1, 1, 1, 2, max(1, window // 2)))
     dilation = 2 ** random.randrange(1, 7) if step == 1 and window > 1 and random.random() < 0.25 else 1
     is_padded = random.random() < 0.7
-    return _layer(
-        random, _between(random, 1, 256), ends, (length,), (window,), stride=(step,), dilation=dilation,
+    return layer_of(
+        random, between(random, 1, 256), ends, (length,), (window,), stride=(step,), dilation=dilation,
         padding=None if is_padded else (0,),
     )  # fmt: skip
 
@@ -207,8 +207,8 @@ def _volume(random: Random) -> Drawn:
     is_even = max(window) % 2 == 0
     step = tuple(2 if side > 1 and (is_even or random.random() < 0.25) else 1 for side in window)
     side = random.choice((4, 7, 8, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 112, 128))
-    return _layer(
-        random, _between(random, 1, 32), _ends(random), (random.choice((side, 2, 4, 8, 16, 32)), side, side), window,
+    return layer_of(
+        random, between(random, 1, 32), _ends(random), (random.choice((side, 2, 4, 8, 16, 32)), side, side), window,
         stride=step, is_transposed=is_even and random.random() < 0.6,
     )  # fmt: skip
 
@@ -219,11 +219,11 @@ def _channelwise(random: Random) -> Drawn:
     window = (side,) * dims
     if dims == 2 and random.random() < 0.15:
         window = random.choice(((1, side), (side, 1)))
-    size = (_between(random, 32, 8000),) if dims == 1 else (random.choice(_SIDES),) * 2
+    size = (between(random, 32, 8000),) if dims == 1 else (random.choice(_SIDES),) * 2
     step = 2 if random.random() < 0.2 else 1
     dilation = random.choice((2, 3, 4)) if step == 1 and random.random() < 0.12 else 1
-    layer = _layer(
-        random, _between(random, 1, 256), (width, width), size, window, stride=(step,) * dims, dilation=dilation,
+    layer = layer_of(
+        random, between(random, 1, 256), (width, width), size, window, stride=(step,) * dims, dilation=dilation,
         groups=width, nhwc_share=0.5,
     )  # fmt: skip
     is_rare = layer.dtype is FP16 and random.random() < 0.5  # cuDNN plans these, too, for a second each
@@ -236,9 +236,9 @@ def _grouped(random: Random) -> Drawn:
     window, step = random.choice((1, 3, 3, 3, 3, 5)), random.choice((1, 1, 1, 2))
     outputs = groups * width * random.choice((1, 1, 1, 1, 2))
     dims = random.choice((1, 2, 2, 2, 2))
-    size = (random.choice(_SIDES),) * 2 if dims == 2 else (_between(random, 32, 8000),)
-    return _layer(
-        random, _between(random, 1, 256), (groups * width, outputs), size, (window,) * dims, stride=(step,) * dims,
+    size = (random.choice(_SIDES),) * 2 if dims == 2 else (between(random, 32, 8000),)
+    return layer_of(
+        random, between(random, 1, 256), (groups * width, outputs), size, (window,) * dims, stride=(step,) * dims,
         groups=groups,
     )  # fmt: skip
 

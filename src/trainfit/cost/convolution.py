@@ -16,6 +16,9 @@ from functools import partial
 from math import prod
 
 from trainfit.cost.convolution_kernels import (
+    AMPERE,
+    HOPPER,
+    TURING,
     Kernels,
     Name,
     Pass,
@@ -68,6 +71,7 @@ _LIFT, _LIFTS = 1.05, {"product": 1.07, "channelwise": 1.0, "own": 1.0}
 """Of passes that were held out, by kernels."""
 _ORDINARY_WINDOW, _SPECIAL_WINDOWS = 49, (1, 3, 5, 7)
 """Pixels; sides of windows per channel for which cuDNN has kernels that read channels-last."""
+_WORD_BYTES = 4
 _SUMMED_BYTES = 8
 """Written and read for each weight of each image, where a product per image gives a weight's gradient."""
 _PLANNED_FOR = find_gpu("h200")
@@ -216,7 +220,14 @@ class _Convolution:
         known = dict(op.kwargs).get(_TILING)
         return Tiling(*known) if isinstance(known, tuple) else tiling_of(first_pass(op), _PLANNED_FOR)
 
-    def as_pass(self, kernels: Kernels, tiling: Tiling | None, is_hopper: bool) -> Pass:
+    def capability(self, op: Op, kernels: Kernels, engine: int) -> int:
+        """For which the kernels are made: products whose rows are not aligned have old ones."""
+        if kernels == "product":
+            aligned = self.alignment(kernels)
+            return HOPPER if aligned == VECTOR_BYTES else AMPERE if aligned >= _WORD_BYTES else TURING
+        return HOPPER if kernels == "fused" and is_of_hopper(first_pass(op), engine) else AMPERE
+
+    def as_pass(self, kernels: Kernels, tiling: Tiling | None, capability: int) -> Pass:
         small, large = self.images
         sizes = (large.shape[2:], small.shape[2:], self.window, self.stride, self.padding, self.dilation)
         pixels = prod(small.shape[2:])
@@ -232,7 +243,7 @@ class _Convolution:
             products=max(small.shape[0], 1) if kernels == "product" and not self.is_nhwc else 1,
             images=max(small.shape[0], 1),
             tiling=tiling,
-            is_of_hopper=is_hopper,
+            capability=capability,
             changes_layout=not self.is_nhwc and kernels in _TILED,
         )
 
@@ -282,8 +293,8 @@ def convolution(op: Op) -> tuple[Work, ...]:
     read = _Convolution.of(op)
     kernels = read.kernels(op)
     engine = 0 if kernels in _WITHOUT_ENGINES else read.engine(op)
-    is_hopper = kernels == "product" or (kernels == "fused" and is_of_hopper(first_pass(op), engine))
-    one, alike = read.as_pass(kernels, read.tiling(op, kernels), is_hopper), read.alike(kernels, engine)
+    capability = read.capability(op, kernels, engine)
+    one, alike = read.as_pass(kernels, read.tiling(op, kernels), capability), read.alike(kernels, engine)
     small, large = read.images
     pixels = max(prod(small.shape) // max(small.shape[1], 1), 1)
     own = (pixels, read.weight.shape[0], read.weight.shape[1])

@@ -23,6 +23,8 @@ Kernels = Literal["fused", "singly", "loose", "direct", "naive", "product", "cha
 own."""
 
 PROCESSORS = 132
+HOPPER, AMPERE, TURING = 90, 80, 75
+"""Ten times the compute capability."""
 _OPERATIONS_PER_NS = {2: 989_500.0, 4: 494_500.0}
 """By the bytes of a number; those of 4 are rounded to TF32."""
 VECTOR_OPERATIONS_PER_NS = 66_900.0
@@ -32,11 +34,12 @@ _TILES = ((128, 64), (128, 128), (256, 64), (256, 128), (128, 256), (64, 64), (6
 _CHOSEN: dict[Name, float] = {"forward": 1.12, "input": 1.17, "weight": 1.3}
 """How many times as long the tiles that cuDNN chooses take as the best of these, by this file's reckoning."""
 _PRODUCT_TILES = (*_TILES, (16, 64), (16, 128), (32, 64), (32, 128))
-_STEP_COSTS = {(True, False): (0.15, 140.0, 44.0), (True, True): (0.58, 52.0, 52.0)}
-_AMPERE_STEP_COSTS = (0.97, 83.0, 83.0)
-"""What a step of a tile takes, in units of what its operations take at the units' rate; and what loading adds: a row as
-much as so many columns, a column as so many rows. By whether kernels are made for compute capability 9.0, and whether
-they compute a weight's gradient: others of 9.0 gather rows of pixels, which lasts longer than their operations."""
+_STEP_COSTS = {90: (0.15, 140.0, 44.0), 80: (0.97, 83.0, 83.0), 75: (2.4, 210.0, 210.0)}
+"""By the compute capability for which kernels are made: what a step of a tile takes, in units of what its operations
+take at the units' rate; and what loading adds: a row as much as so many columns, a column as so many rows. Those of 9.0
+gather rows of pixels, which lasts longer than their operations."""
+_UNGATHERED_STEP_COSTS = (0.58, 52.0, 52.0)
+"""Those of 9.0 for a weight's gradient, and products."""
 _TURNED_COST = 2.0
 """TF32 units of 9.0 read sums along memory: the operands of a weight's gradient are turned on the way."""
 _VECTOR_BYTES, _STEP_BYTES = 16, 128
@@ -46,6 +49,8 @@ _PARTIAL_WAVES = 0.4
 _LOOSE_BLOCKS = 4
 """Of kernels that wait for memory at every step: as many take no longer on a processor than one."""
 _BEGIN_NS, _CHANGED_LAYOUT_NS, _GROUP_NS = 2600.0, 7200.0, 1000.0
+_SUMMED_IMAGE_NS = 60.0
+"""Where a product per image gives a weight's gradient, threads walk along the images to add them up."""
 _PADDED_OUTPUTS_NS = 8500.0
 """Of a kernel for any layout, which pads output channels to vectors; input channels are padded on the way."""
 _BLOCK, _CHANGED_TIMES = 32, {2: 4.3, 4: 2.7}
@@ -83,7 +88,8 @@ class Pass:
     images: int
     tiling: Tiling | None
     """None where it is not known."""
-    is_of_hopper: bool
+    capability: int
+    """Ten times the compute capability for which its kernels are made."""
     changes_layout: bool
 
 
@@ -113,6 +119,8 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     product_ns = min(_product_ns(one, *sizes) for sizes in _products(one, pixels, first, second))
     if one.tiling is None and one.kernels != "product":
         product_ns *= _CHOSEN[one.name]
+    if one.name == "weight" and one.products > 1:
+        begin_ns += _SUMMED_IMAGE_NS * one.products
     if one.kernels == "singly" and one.groups > 1:
         return begin_ns + one.groups * (_GROUP_NS + product_ns)
     return begin_ns + product_ns
@@ -159,15 +167,16 @@ def _products(one: Pass, pixels: int, first: int, second: int) -> Iterator[tuple
             depth = max(one.window / one.stride, 1) * ceil(outputs / step) * step
         elif one.name == "weight":
             rows, columns, depth = outputs, inputs * one.window, ceil(pixels / one.products / step) * step
-            if one.is_of_hopper:  # a tile lies within one pixel of the window
+            if one.capability == HOPPER:  # a tile lies within one pixel of the window
                 columns = ceil(inputs / tile_columns) * tile_columns * one.window
             rows *= one.products
         tiles = one.products * ceil(rows / one.products / tile_rows) * ceil(columns / tile_columns)
         if one.kernels == "fused" and one.groups > 1:
             tiles *= ceil(one.groups / max(1, tile_columns // max(inputs, outputs)))
-        step_cost, row, column = _STEP_COSTS.get((one.is_of_hopper, one.name == "weight"), _AMPERE_STEP_COSTS)
+        is_gathered = one.capability < HOPPER or (one.name != "weight" and one.kernels != "product")
+        step_cost, row, column = _STEP_COSTS[one.capability] if is_gathered else _UNGATHERED_STEP_COSTS
         cost = step_cost + row / tile_columns + column / tile_rows
-        if one.name == "weight" and one.kernels == "fused" and one.is_of_hopper and one.item_bytes == 4:
+        if one.name == "weight" and one.kernels == "fused" and one.capability == HOPPER and one.item_bytes == 4:
             cost *= _TURNED_COST
         yield tiles, tile_rows * tile_columns * cost, depth
 
