@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import log2
 
+import pytest
+
 from priced_ops import H200, op
 from trainfit.cost.classify import works
 from trainfit.cost.reduce import reduce_samples
@@ -172,6 +174,19 @@ def test_a_group_norm_s_rows_are_groups_and_those_that_are_missing_take_as_long(
     norm = works(op("aten.native_group_norm.default", args, ["float32[4,32,8,8]", "2*float32[4,1]"]), 132)[0]
     assert norm.coordinates == (2.0, 11.0)  # 4 rows of 2048
     assert norm.nbytes == 2 * 4 * 4 * 2048 * (4 * 132) // 4  # as of four rows on each processor
+
+
+@pytest.mark.parametrize(
+    ("images", "weights", "steps"), [(64, True, 64), (128, True, 128), (160, True, 5), (64, False, 0)]
+)
+def test_gradients_of_a_group_norm_s_weights_are_added_up_image_by_image(
+    images: int, weights: bool, steps: int
+) -> None:
+    x, per_group = f"float32[{images},32,8,8]", f"2*float32[{images},4]"
+    args = [f"2*{x}", per_group, "float32[32]", images, 32, 64, 4, [True, weights, weights]]
+    norm = works(op("aten.native_group_norm_backward.default", args, [x, "2*float32[32]"]), 132)[0]
+    assert norm.coordinates == (log2(images * 32), 6.0, log2(max(steps, 1)))
+    assert norm.nbytes == 3 * 4 * images * 2048 + 500_000 * steps
 
 
 def test_an_image_sampled_at_points_counts_points_and_channels_and_not_how_large_it_is() -> None:

@@ -257,20 +257,32 @@ def factored(op: Op) -> tuple[Work, ...]:
     return _by_sizes([base_name(op)], nbytes, max(tensor.numel // size**2, 1), size)
 
 
+_FEW_IMAGES, _TILE_IMAGES = 128, 32
+"""The most images over which a thread adds up a weight's gradient one by one, and of how many threads of a tile have
+their share of more."""
+_IMAGE_BYTES = 500_000
+"""What memory could move while it adds one: 0.1 us."""
+
+
 def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int) -> tuple[Work, ...]:
     """A block of threads has a group of channels of one image, in the backward pass one channel: the bytes of those
-    that are missing take as long."""
+    that are missing take as long. Gradients of the weights are added up image by image."""
     tensor = max(op.input_refs(), key=lambda candidate: candidate.numel)
-    if base_name(op).endswith("_backward"):
+    is_backward, steps = base_name(op).endswith("_backward"), 0
+    if is_backward:
+        rules = [rule.removeprefix("native_") for rule in rules]
         parts: object = tensor.shape[1] if len(tensor.shape) > 1 else 1
+        if any(_wanted(op)[1:]):
+            steps = batch if batch <= _FEW_IMAGES else ceil(batch / _TILE_IMAGES)
     else:
         parts = argument(op, 6, "group", 1)
     rows = max(batch * (parts if isinstance(parts, int) else 1), 1)
     own = (rows, max(tensor.numel // rows, 1))
 
     def work(rule: str, rows: int, length: int) -> Work:
-        seen = resized(nbytes, (max(rows, _BLOCKS_PER_PROCESSOR * num_sms), length), own)
-        return Work(rule, log(rows, length), 0, "", seen, num_sizes=2)
+        seen = resized(nbytes, (max(rows, _BLOCKS_PER_PROCESSOR * num_sms), length), own) + _IMAGE_BYTES * steps
+        coordinates = log(rows, length, steps) if is_backward else log(rows, length)
+        return Work(rule, coordinates, 0, "", seen, num_sizes=2, num_alike=int(is_backward))
 
     return tuple(resizable(partial(work, rule), own, (17, 22)) for rule in dict.fromkeys(rules))
 
