@@ -24,6 +24,7 @@ from trainfit.calibrate.host import TIMED, charges_of, host_processes, time_mode
 from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, single_passes, split_at_markers
 from trainfit.calibrate.models import small_models
 from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
+from trainfit.calibrate.workers import RehearsalFailed
 from trainfit.cost import load_profile
 from trainfit.cost.host import WEIGHED
 from trainfit.cost.host_fit import SINGLE_KINDS
@@ -162,6 +163,19 @@ def test_a_chunk_that_never_finished_in_two_runs_is_left_out(tmp_path: Path, mac
     calibrate.calibrate(tmp_path / "gpu.json", reports.append)
     assert machine == ["small 0", "large 0"]
     assert "small 40: left out, it did not finish in 2 runs" in reports
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_chunk_over_which_a_process_ends_before_anything_is_timed_counts_as_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(self: Worker, chunk: str) -> None:
+        raise RuntimeError("a process ended")
+
+    monkeypatch.setattr(Worker, "rehearse", end)
+    with pytest.raises(RehearsalFailed, match="a process ended") as failure:
+        calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
+    assert lines(tmp_path / "gpu.json") == [HEADER, {"begun": failure.value.chunk}]
 
 
 @pytest.mark.usefixtures("machine")

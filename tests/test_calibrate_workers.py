@@ -70,11 +70,13 @@ def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(workers, "_SERVE", ECHO)
     monkeypatch.setattr(workers, "_num_cores", lambda: 4)
     names = [f"small {number}" for number in range(20)]
-    with gpu_workers(H200, 20) as found:
+    told: list[tuple[str, int, int]] = []
+    with gpu_workers(H200, 20) as found, progress.listening(lambda *what: told.append(what)):
         assert len(found) == 3
         by_name = rehearse_all(found, names)
         assert by_name.keys() == set(names)
         assert set(by_name.values()) <= set(found)
+    assert sorted(done for _, done, _ in told)[-1] == 20
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,9 @@ def _get_ready(
     gpu: Gpu, hosts: Sequence[HostProcess], workers: Sequence[Worker], names: Sequence[str], keep: Keep
 ) -> tuple[dict[str, Worker], dict[str, list[Op]]]:
     """Who has rehearsed which chunk, and the ops of small models, which are traced meanwhile."""
-    tell("getting ready: libraries load kernels, or compile them")
+    tell("starting processes")
     with ThreadPoolExecutor(1) as pool:
-        rehearsing = pool.submit(rehearse_all, workers, names)
+        rehearsing = pool.submit(copy_context().run, rehearse_all, workers, names)
         models = traced_models(gpu)
         try:
             rehearsed_by = rehearsing.result()

@@ -17,6 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import Any, TextIO
 
 import torch
@@ -96,9 +97,11 @@ def rehearse_all(workers: Sequence[Worker], names: Sequence[str]) -> dict[str, W
                 except RuntimeError as error:
                     raise RehearsalFailed(name, error) from error
                 found[name] = worker
+                progress.tell("getting ready: libraries load kernels, or compile them", len(found), len(names))
 
     with ThreadPoolExecutor(max(1, len(workers))) as pool:
-        list(pool.map(work, workers))
+        for working in [pool.submit(copy_context().run, work, worker) for worker in workers]:
+            working.result()
     return found
 
 
