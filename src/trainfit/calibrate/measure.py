@@ -18,6 +18,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -279,6 +280,7 @@ def _overlap(kernels: list[Kernel]) -> float:
     return round(sum(kernel.duration_ns for kernel in kernels) / busy_ns, 3) if busy_ns else 1.0
 
 
+@cache
 def marker_name() -> str:
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         gpu_marker()
