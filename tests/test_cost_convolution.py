@@ -286,9 +286,9 @@ def test_a_plan_s_own_tiles_and_parts_decide() -> None:
 
 
 def test_kernels_that_wait_for_memory_at_every_step_take_no_longer_for_four_blocks_on_a_processor() -> None:
-    # Both are one wave: 16 x 72 weights as two tiles of 32 x 64, and as 18 of 16 x 8.
-    weight, per_ns = [False, True, False], 2 / (989_500 / 132)
+    # 16 x 72 weights as two tiles of 32 x 64 or as 18 of 16 x 8, in parts of one step: less than four blocks each, of
+    # 450 ns. Forward the 128 pixels are one tile and 9 steps of 120 ns.
+    name, weight = "sm80_xmma_wgrad_implicit_gemm_indexed_wo_smem", [False, True, False]
     for rows, columns in ((32, 64), (16, 8)):
-        loose = _tiled("sm80_xmma_wgrad_implicit_gemm_indexed_wo_smem", weight, 39, rows, columns, 64, 2)
-        cost = 0.97 + 83 / rows + 83 / columns
-        assert computing_ns(loose) == pytest.approx(9800 + 1250 + 5800 + rows * columns * cost * 64 * per_ns)
+        assert computing_ns(_tiled(name, weight, 39, rows, columns, 64, 2)) == pytest.approx(9800 + 4 * 450)
+    assert computing_ns(_tiled(name, None, 47, 128, 32, 64, 1)) == pytest.approx(9800 + 4 * 9 * 120)

@@ -46,8 +46,9 @@ _VECTOR_BYTES, _STEP_BYTES = 16, 128
 _WAVE_NS, _SHARED_SUM_NS, _SHORTEST_SHARE = 1250.0, 5800.0, 76
 _PARTIAL_WAVES = 0.4
 """How far the last wave's length goes with how full it is."""
-_LOOSE_BLOCKS = 4
-"""Of kernels that wait for memory at every step: as many take no longer on a processor than one."""
+_LOOSE_BLOCKS, _LOOSE_STEP_NS = 4, {True: 450.0, False: 120.0}
+"""Of kernels that wait for memory at every step: as many take no longer on a processor than one; and a step of each, of
+a weight's gradient and of others, whatever its size."""
 _BEGIN_NS, _CHANGED_LAYOUT_NS, _GROUP_NS = 2600.0, 7200.0, 1000.0
 _SUMMED_IMAGE_NS = 60.0
 """Where a product per image gives a weight's gradient, threads walk along the images to add them up."""
@@ -186,8 +187,9 @@ def _product_ns(one: Pass, tiles: int, weighed: float, depth: float) -> float:
     parts = _parts(one, tiles, depth)
     waves = max(tiles * parts / PROCESSORS, 1.0)
     if one.kernels == "loose":
-        waves = max(waves / _LOOSE_BLOCKS, 1.0)
-    elif one.tiling is None or one.tiling.parts:  # the last wave is not shared
+        steps = depth / (one.tiling.step if one.tiling else _STEP_BYTES // one.item_bytes)
+        return max(waves, _LOOSE_BLOCKS) * ceil(steps / parts) * _LOOSE_STEP_NS[one.name == "weight"]
+    if one.tiling is None or one.tiling.parts:  # the last wave is not shared
         waves = _PARTIAL_WAVES * waves + (1 - _PARTIAL_WAVES) * ceil(waves)
     operations_per_ns = _OPERATIONS_PER_NS[one.item_bytes] / PROCESSORS
     return waves * (2 * weighed * depth / parts / operations_per_ns + _WAVE_NS) + _SHARED_SUM_NS * (parts > 1)
