@@ -9,7 +9,7 @@ import pytest
 from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
 from trainfit.cost import Pricing, convolution, price_with
 from trainfit.cost.classify import hidden_ops, works
-from trainfit.cost.convolution import as_measured
+from trainfit.cost.convolution import as_measured, is_transformed
 from trainfit.cost.work import Work
 from trainfit.records import Op
 
@@ -148,6 +148,16 @@ def test_a_sample_goes_to_the_table_of_the_kernels_that_ran(
     channels = "plain" if groups == 1 else "grouped"
     assert measured.rule == f"convolution forward {channels} half nchw {kind}"
     assert measured.flops_dtype == ("float32" if kind in ("direct", "naive") else "bfloat16")
+
+
+def test_samples_of_transformed_images_say_nothing_of_others() -> None:
+    transformed = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8"
+    assert is_transformed(forward(), transformed)
+    assert is_transformed(forward(), "void fft2d_r2c_32x32<float, false, 1u, false>")
+    assert not is_transformed(forward(), XMMA)
+    settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    product = op("aten.convolution.default", [IMAGE, "bfloat16[16,8,1,1]", None, *settings], [OUT])
+    assert not is_transformed(product, "sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n")  # cuBLASLt's
 
 
 def test_a_convolution_is_priced_by_one_of_the_kinds_of_kernels() -> None:

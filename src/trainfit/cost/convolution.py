@@ -80,6 +80,7 @@ _MEASURED, _TILING, _ENGINE = "kernels", "tiling", "engine"
 _DIRECT_NAMES = (
     "convolve", "dgrad_engine", "wgrad_alg", "dgrad_alg", "dgrad2d_alg", "conv1D", "f32f32_f32f32_f32_nchw",
 )  # fmt: skip
+_TRANSFORM_NAMES = ("fft", "winograd", "xmma_gemm_", "simt_sgemm")
 _NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
 _PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
 _TILED = ("fused", "singly", "loose")
@@ -355,6 +356,12 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
     elif "xmma" not in kernel:  # what changes the layout took longest
         kernels = kernels_of(first_pass(op), read.engine(op))
     return replace(op, kwargs=(*op.kwargs, (_MEASURED, kernels)))
+
+
+def is_transformed(op: Op, kernel: str) -> bool:
+    """Whether a sample ran on transforms of its images (Fourier's or Winograd's), which cuDNN does not tell without a
+    GPU, so that such samples say nothing of what is priced."""
+    return not _Convolution.of(op).is_product and any(name in kernel for name in _TRANSFORM_NAMES)
 
 
 def others(op: Op) -> tuple[Op, ...]:

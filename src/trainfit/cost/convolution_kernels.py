@@ -3,9 +3,11 @@
 In: one pass (`Pass`) and its sizes. Out: `computing_ns`, on an H200's processors, before what was measured corrects it.
 
 Products are cut into tiles, tiles are computed in waves of as many as there are processors, and each wave takes a while
-to begin. Channels are padded to vectors and sums to whole steps. Only a weight's gradient is split among processors
-along its sum, and not always. Constants were fitted to 5,000 passes of the H200 that a seed drew; they say how times go
-with sizes (within 17% for half of those passes), so that a table of scattered measurements has little left to say.
+to begin. A step along the sum lasts as long as its operands take to load. Channels are padded to vectors and sums to
+whole steps. Only a weight's gradient is split among processors along its sum, and not always. Where cuDNN can be asked
+tiles, steps and parts are those of its plan. Constants were fitted to 9,000 passes of the H200 that a seed drew, kernel
+by kernel; they say how times go with sizes (within 14% for half of 6,000 others), so that a table of scattered
+measurements has little left to say.
 """
 
 from __future__ import annotations
