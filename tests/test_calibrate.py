@@ -88,16 +88,21 @@ class Worker:
     def __init__(self, measured: list[str]) -> None:
         self._measured = measured
         self._rehearsed: list[str] = []
+        self._unread: list[str] = []
 
     def rehearse(self, chunk: str) -> None:
         self._rehearsed.append(chunk)
 
-    def measure(self, chunk: str, known: Sequence[str]) -> Iterator[dict[str, Any]]:
+    def begin(self, chunk: str, known: Sequence[str]) -> None:
         assert chunk in self._rehearsed
+        assert not self._unread
+        self._unread = [chunk]
         self._measured.append(chunk)
+
+    def finish(self) -> list[dict[str, Any]]:
+        (chunk,), self._unread = self._unread, []
         workloads = next(one.workloads for one in chunks.all_chunks() if one.name == chunk)
-        yield from ({"sample": dataclasses.asdict(sample(workload()))} for workload in workloads)
-        yield {"failed": "one failed"}
+        return [*({"sample": dataclasses.asdict(sample(workload()))} for workload in workloads), {"failed": "it"}]
 
 
 @pytest.fixture
@@ -148,6 +153,7 @@ def test_a_run_that_was_cut_goes_on_after_the_last_chunk_it_finished(tmp_path: P
         MEASURED[0],
         {"begun": "small 0"},
         {"chunk": "small 0"},
+        *MEASURED[1:],
         {"begun": "small 40"},
     ]
     partial.write_text("".join(json.dumps(line) + "\n" for line in done) + '{"sample": {"op": "aten.n')

@@ -27,9 +27,12 @@ def test_orders_are_carried_out_one_by_one_with_what_is_known(monkeypatch: pytes
     rehearsed: list[int] = []
     measured: list[tuple[int, set[str]]] = []
 
-    def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
+    def measure(
+        workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str], when_over: Callable[[], None]
+    ) -> Iterator[Sample | str]:
         measured.append((repeats, set(known)))
         workloads[0]()
+        when_over()
         yield SAMPLE
         yield "one failed"
 
@@ -46,22 +49,26 @@ def test_orders_are_carried_out_one_by_one_with_what_is_known(monkeypatch: pytes
     found = {"sample": {name: getattr(SAMPLE, name) for name in Sample.__slots__}}
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"rehearsed": "small 0"},
-        {"told": ["calibrating large", 3, 3]}, found, {"failed": "one failed"}, {"chunk": "large 0"},
-        {"told": ["calibrating small", 1, 3]}, found, {"failed": "one failed"}, {"chunk": "small 0"},
+        {"told": ["calibrating large", 3, 3]}, {"over": True}, found, {"failed": "one failed"}, {"chunk": "large 0"},
+        {"told": ["calibrating small", 1, 3]}, {"over": True}, found, {"failed": "one failed"}, {"chunk": "small 0"},
     ]  # fmt: skip
     assert rehearsed == [2]
     assert measured == [(2, {"a"}), (3, {"a", "b"})]
 
 
 def test_a_worker_is_told_what_is_new_and_its_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [{"told": ["calibrating", 1, 2]}, {"sample": 1}, {"failed": "it"}, {"chunk": "small 0"}]
+    answers = [
+        {"told": ["calibrating", 1, 2]}, {"sample": 1}, {"over": True}, {"failed": "it"}, {"chunk": "small 0"},
+    ]  # fmt: skip
     code = "".join(f"print({json.dumps(line)!r}); " for line in answers)
     monkeypatch.setattr(workers, "_SERVE", f"while True:\n    order = input(); {code}print(order, flush=True)")
     told: list[tuple[str, int, int]] = []
     with gpu_workers(H200, 1) as (worker,), progress.listening(lambda *what: told.append(what)):
-        assert list(worker.measure("small 0", ["a"])) == [{"sample": 1}, {"failed": "it"}]
+        worker.begin("small 0", ["a"])
+        assert worker.finish() == [{"sample": 1}, {"failed": "it"}]
         assert json.loads(worker.answer()) == {"measure": "small 0", "known": ["a"]}
-        list(worker.measure("small 0", ["a", "b"]))
+        worker.begin("small 0", ["a", "b"])
+        assert worker.finish() == [{"sample": 1}, {"failed": "it"}]
         assert json.loads(worker.answer()) == {"measure": "small 0", "known": ["b"]}
     assert told == [("calibrating", 1, 2)] * 2
 

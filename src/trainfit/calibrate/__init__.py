@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -80,18 +80,26 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
             keep({"collectives": collectives})
         rehearsed_by, models = _get_ready(gpu, hosts, workers, names, keep)
         known = [_signature(record["sample"]) for record in done if "sample" in record]
+        unread: _Timed | None = None
         for chunk in left:
+            worker = rehearsed_by.get(chunk.name)
+            if unread and worker in (None, unread.worker):
+                unread = unread.read(known, keep, report)
             keep({"begun": chunk.name})
             begin_s = time.monotonic()
-            if chunk.workloads:
-                found = _measure(chunk, rehearsed_by[chunk.name], known, keep)
+            if worker:
+                worker.begin(chunk.name, tuple(known))
+                if unread:
+                    unread.read(known, keep, report)
+                unread = _Timed(chunk, worker, time.monotonic() - begin_s)
             else:
                 with_kernels = not any("op_kernels" in record for record in done)
                 record = {"chunk": chunk.name, **hosts.pop().times(with_kernels)}
                 keep(record)
                 done.append(record)
-                found = "CPU time of ops and small models"
-            report(f"{chunk.name}: {found}, {time.monotonic() - begin_s:.1f} s")
+                report(f"{chunk.name}: CPU time of ops and small models, {time.monotonic() - begin_s:.1f} s")
+        if unread:
+            unread.read(known, keep, report)
     report("writing the profile")
     tell("writing the profile")
     _write(path, partial_path, models)
@@ -116,15 +124,22 @@ def _get_ready(
     return rehearsed_by, models
 
 
-def _measure(chunk: Chunk, worker: Worker, known: list[str], keep: Keep) -> str:
-    """Its workloads; says how many there were."""
-    num_known = len(known)
-    for record in worker.measure(chunk.name, tuple(known)):
-        keep(record)
-        if "sample" in record:
-            known.append(_signature(record["sample"]))
-    keep({"chunk": chunk.name})
-    return f"{len(chunk.workloads)} workloads, {len(known) - num_known} new ops"
+class _Timed(NamedTuple):
+    """A chunk whose samples are yet to be read."""
+
+    chunk: Chunk
+    worker: Worker
+    seconds: float
+
+    def read(self, known: list[str], keep: Keep, report: Callable[[str], None]) -> None:
+        num_known = len(known)
+        for record in self.worker.finish():
+            keep(record)
+            if "sample" in record:
+                known.append(_signature(record["sample"]))
+        keep({"chunk": self.chunk.name})
+        found = f"{len(self.chunk.workloads)} workloads, {len(known) - num_known} new ops"
+        report(f"{self.chunk.name}: {found}, {self.seconds:.1f} s")
 
 
 def _collectives(report: Callable[[str], None]) -> list[dict[str, Any]] | None:

@@ -204,8 +204,11 @@ def _run_alone(func: Any, args: Any, kwargs: Any) -> tuple[Any, int, int]:
     return result, issued_ns - begin_ns, time.perf_counter_ns() - begin_ns
 
 
-def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str]) -> Iterator[Sample | str]:
-    """Samples of all ops of the workloads, and one line of text for each workload that failed."""
+def measure(
+    workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str], when_over: Callable[[], None] = lambda: None
+) -> Iterator[Sample | str]:
+    """Samples of all ops of the workloads, and one line of text for each workload that failed. `when_over` is called
+    when the GPU has done all; what it did is read and told after that."""
     marker = marker_name()
     pending = list(workloads)
     while pending:
@@ -221,12 +224,14 @@ def measure(workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str
                 except Exception as error:  # this torch or this GPU lacks it; the rest is worth having
                     failures.append(f"{workload}: {type(error).__name__}: {error}".splitlines()[0][:200])
             torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            if not pending:
+                when_over()
         try:
             yield from timer.samples(gpu_kernels(profiler), marker)
         except LostMarkers as error:
             failures.append(str(error))
         yield from failures
-        torch.cuda.empty_cache()
 
 
 def rehearse(workloads: Iterable[Callable[[], Any]]) -> None:

@@ -4,7 +4,7 @@ In: chunks of workloads. Out: their samples, as records.
 
 Most of what a first run takes is the CPU's: libraries compile kernels or load them, and cuDNN is asked for its plans.
 So processes share the chunks, all run theirs once, at the same time, and then each is timed in its turn, alone on the
-GPU and with everything at hand.
+GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TextIO
@@ -51,21 +51,30 @@ class Worker(Process):
     def __init__(self) -> None:
         super().__init__(_SERVE, "the process that times kernels")
         self._num_told = 0
+        self._found: list[Record] = []
 
     def rehearse(self, chunk: str) -> None:
         """Run its workloads once."""
         self.tell(json.dumps({"rehearse": chunk}))
         self.answer()
 
-    def measure(self, chunk: str, known: Sequence[str]) -> Iterator[Record]:
-        """The chunk's samples and failures. `known` are signatures that need no second measurement; it grows only."""
+    def begin(self, chunk: str, known: Sequence[str]) -> None:
+        """Time its workloads; this waits until the GPU is free for others. `known` are signatures that need no second
+        measurement; it grows only."""
         self.tell(json.dumps({"measure": chunk, "known": known[self._num_told :]}))
         self._num_told = len(known)
-        while "chunk" not in (record := json.loads(self.answer())):
+        while "over" not in (record := json.loads(self.answer())):
             if "told" in record:
                 progress.tell(*record["told"])
             else:
-                yield record
+                self._found.append(record)
+
+    def finish(self) -> list[Record]:
+        """The samples and failures of what was begun, when the profiler's books are read."""
+        while "chunk" not in (record := json.loads(self.answer())):
+            self._found.append(record)
+        found, self._found = self._found, []
+        return found
 
 
 @contextlib.contextmanager
@@ -122,6 +131,10 @@ def answer(orders: TextIO, answers: TextIO) -> None:
     def write(record: Record) -> None:
         answers.write(json.dumps(record) + "\n")
 
+    def write_now(record: Record) -> None:
+        write(record)
+        answers.flush()
+
     for line in orders:
         order = json.loads(line)
         torch.manual_seed(0)
@@ -131,19 +144,11 @@ def answer(orders: TextIO, answers: TextIO) -> None:
         else:
             chunk = by_name[order["measure"]]
             known.update(order["known"])
-            with progress.listening(_told(answers)):
-                for result in measure(chunk.workloads, chunk.repeats, known):
+            with progress.listening(lambda *told: write_now({"told": told})):
+                for result in measure(chunk.workloads, chunk.repeats, known, lambda: write_now({"over": True})):
                     write({"failed": result} if isinstance(result, str) else {"sample": _as_record(result)})
             write({"chunk": chunk.name})
         answers.flush()
-
-
-def _told(answers: TextIO) -> Callable[[str, int, int], None]:
-    def listener(*told: str | int) -> None:
-        answers.write(json.dumps({"told": told}) + "\n")
-        answers.flush()
-
-    return listener
 
 
 def _as_record(sample: Sample) -> Record:
