@@ -222,6 +222,24 @@ def test_the_gradient_of_log_softmax_is_in_order_however_the_incoming_one_lies()
     assert gradient.stride() == (35, 7, 1)
 
 
+@pytest.mark.parametrize("activation", [F.elu, F.hardswish, F.hardsigmoid, F.hardtanh, F.softplus, F.gelu])
+def test_an_activation_s_gradient_lies_as_the_incoming_one(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    with ghost_gpu("h200"):
+        x, incoming = torch.randn(3, 5, 7, device="cuda", requires_grad=True), torch.randn(5, 3, 7, device="cuda")
+        (gradient,) = torch.autograd.grad(activation(x), x, incoming.transpose(0, 1))
+    assert gradient.stride() == (7, 21, 1)
+
+
+def test_a_loss_s_gradient_is_in_order_or_lies_as_the_input() -> None:
+    with ghost_gpu("h200"):
+        x, target = (
+            torch.rand(5, 3, 7, device="cuda").transpose(0, 1).requires_grad_(again) for again in (True, False)
+        )
+        losses = F.mse_loss, F.smooth_l1_loss, F.huber_loss, F.binary_cross_entropy
+        gradients = [torch.autograd.grad(loss(x, target), x)[0].stride() for loss in losses]
+    assert gradients == [(35, 7, 1)] * 3 + [(7, 21, 1)]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_softmax_from_half_to_float_converts_inside_the_kernel_and_from_bfloat16_before(dtype: torch.dtype) -> None:
     names = ops_of(lambda: torch.randn(2, 4, device="cuda", dtype=dtype).softmax(-1, dtype=torch.float32))

@@ -224,6 +224,22 @@ def _log_softmax_backward(grad: torch.Tensor, output: torch.Tensor, dim: int, in
     return grad.new_empty(grad.shape, dtype=input_dtype)
 
 
+def _gradient_first(grad: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Of an activation: as the incoming gradient lies, not the input, where meta has its own rule in Python."""
+    (x,) = (value for value in rest if isinstance(value, torch.Tensor))
+    return aten.mul.Tensor(grad, x)
+
+
+def _loss_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Zeros in order, which the kernel adds to (Loss.cpp)."""
+    return x.new_empty(x.shape)
+
+
+def _cross_entropy_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """As the input lies (Loss.cu)."""
+    return aten.empty_like.default(x)
+
+
 def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """The value may be a scalar on the host, which the meta kernel refuses."""
     return aten.masked_fill.Scalar(x, mask, 0)
@@ -348,6 +364,15 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,
     aten._log_softmax_backward_data.default: _log_softmax_backward,
+    aten.elu_backward.default: _gradient_first,
+    aten.hardsigmoid_backward.default: _gradient_first,
+    aten.hardswish_backward.default: _gradient_first,
+    aten.hardtanh_backward.default: _gradient_first,
+    aten.softplus_backward.default: _gradient_first,
+    aten.mse_loss_backward.default: _loss_backward,
+    aten.smooth_l1_loss_backward.default: _loss_backward,
+    aten.huber_loss_backward.default: _loss_backward,
+    aten.binary_cross_entropy_backward.default: _cross_entropy_backward,
     aten.masked_fill.Tensor: _masked_fill,
     aten.mse_loss.default: _reduced_loss,
     aten.smooth_l1_loss.default: _reduced_loss,
