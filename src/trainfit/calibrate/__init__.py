@@ -79,27 +79,7 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
         if collectives:
             keep({"collectives": collectives})
         rehearsed_by, models = _get_ready(gpu, hosts, workers, names, keep)
-        known = [_signature(record["sample"]) for record in done if "sample" in record]
-        unread: _Timed | None = None
-        for chunk in left:
-            worker = rehearsed_by.get(chunk.name)
-            if unread and worker in (None, unread.worker):
-                unread = unread.read(known, keep, report)
-            keep({"begun": chunk.name})
-            begin_s = time.monotonic()
-            if worker:
-                worker.begin(chunk.name, tuple(known))
-                if unread:
-                    unread.read(known, keep, report)
-                unread = _Timed(chunk, worker, time.monotonic() - begin_s)
-            else:
-                with_kernels = not any("op_kernels" in record for record in done)
-                record = {"chunk": chunk.name, **hosts.pop().times(with_kernels)}
-                keep(record)
-                done.append(record)
-                report(f"{chunk.name}: CPU time of ops and small models, {time.monotonic() - begin_s:.1f} s")
-        if unread:
-            unread.read(known, keep, report)
+        _measure(left, rehearsed_by, hosts, done, keep, report)
     report("writing the profile")
     tell("writing the profile")
     _write(path, partial_path, models)
@@ -122,6 +102,43 @@ def _get_ready(
     for host in hosts:
         host.wait()
     return rehearsed_by, models
+
+
+def _measure(
+    left: Sequence[Chunk],
+    rehearsed_by: Mapping[str, Worker],
+    hosts: list[HostProcess],
+    done: list[dict[str, Any]],
+    keep: Keep,
+    report: Callable[[str], None],
+) -> None:
+    """Chunk by chunk; samples of one are read while the next is timed, but none while the host is."""
+    known = [_signature(record["sample"]) for record in done if "sample" in record]
+    unread: list[_Timed] = []
+
+    def read() -> None:
+        for timed in unread:
+            timed.read(known, keep, report)
+        unread.clear()
+
+    for chunk in left:
+        worker = rehearsed_by.get(chunk.name)
+        if worker is None or worker in [timed.worker for timed in unread]:
+            read()
+        keep({"begun": chunk.name})
+        begin_s = time.monotonic()
+        if worker is None:
+            with_kernels = not any("op_kernels" in record for record in done)
+            record = {"chunk": chunk.name, **hosts.pop().times(with_kernels)}
+            keep(record)
+            done.append(record)
+            report(f"{chunk.name}: CPU time of ops and small models, {time.monotonic() - begin_s:.1f} s")
+        else:
+            worker.begin(chunk.name, tuple(known))
+            begun = _Timed(chunk, worker, time.monotonic() - begin_s)
+            read()
+            unread.append(begun)
+    read()
 
 
 class _Timed(NamedTuple):
