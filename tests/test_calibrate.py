@@ -23,8 +23,8 @@ from trainfit.calibrate.drawn_filters import frequent_layers, layers
 from trainfit.calibrate.host import TIMED, charges_of, host_processes, time_models, traced, training_of
 from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, single_passes, split_at_markers
 from trainfit.calibrate.models import small_models
+from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
-from trainfit.calibrate.workers import RehearsalFailed
 from trainfit.cost import load_profile
 from trainfit.cost.host import WEIGHED
 from trainfit.cost.host_fit import SINGLE_KINDS
@@ -89,9 +89,13 @@ class Worker:
         self._measured = measured
         self._rehearsed: list[str] = []
         self._unread: list[str] = []
+        self.num_restarts = 0
 
     def rehearse(self, chunk: str) -> None:
         self._rehearsed.append(chunk)
+
+    def restart(self) -> None:
+        self.num_restarts += 1
 
     def begin(self, chunk: str, known: Sequence[str]) -> None:
         assert chunk in self._rehearsed
@@ -171,17 +175,38 @@ def test_a_chunk_that_never_finished_in_two_runs_is_left_out(tmp_path: Path, mac
     assert "small 40: left out, it did not finish in 2 runs" in reports
 
 
-@pytest.mark.usefixtures("machine")
-def test_a_chunk_over_which_a_process_ends_before_anything_is_timed_counts_as_begun(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["begin", "finish"])
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_chunk_over_which_its_process_ends_is_tried_once_more_by_another(
+    times: int, method: str, tmp_path: Path, machine: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end(self: Worker, chunk: str) -> None:
-        raise RuntimeError("a process ended")
+    works = getattr(Worker, method)
+    failures: list[Worker] = []
 
-    monkeypatch.setattr(Worker, "rehearse", end)
-    with pytest.raises(RehearsalFailed, match="a process ended") as failure:
-        calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
-    assert lines(tmp_path / "gpu.json") == [HEADER, {"begun": failure.value.chunk}]
+    def fail(self: Worker, *args: Any) -> Any:
+        if "small 40" in (*args, *self._unread) and len(failures) < times:
+            failures.append(self)
+            self._unread = []
+            raise ProcessFailed("the process", "CudaError: an illegal instruction\nAfterwards: more")
+        return works(self, *args)
+
+    monkeypatch.setattr(Worker, method, fail)
+    reports: list[str] = []
+    calibrate.calibrate(tmp_path / "gpu.json", reports.append)
+    told = [report for report in reports if "illegal" in report]
+    assert (
+        told
+        == [
+            "small 40: CudaError: an illegal instruction; it will be tried again",
+            "small 40: CudaError: an illegal instruction; left out",
+        ][:times]
+    )
+    assert [worker.num_restarts for worker in failures] == [times] * times
+    found = lines(tmp_path / "gpu.json")
+    assert found.count({"begun": "small 40"}) == 2
+    assert found.count({"chunk": "small 40"}) == 2 - times
+    assert {"chunk": "large 0"} in found
+    assert load_profile(tmp_path / "gpu.json").tables
 
 
 @pytest.mark.usefixtures("machine")

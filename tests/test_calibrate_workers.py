@@ -14,7 +14,8 @@ import torch
 from trainfit import ghost_gpu, progress
 from trainfit.calibrate import chunks, workers
 from trainfit.calibrate.measure import Sample, rehearse
-from trainfit.calibrate.workers import RehearsalFailed, gpu_workers, rehearse_all
+from trainfit.calibrate.processes import ProcessFailed
+from trainfit.calibrate.workers import gpu_workers, rehearse_all
 from trainfit.gpus.catalogue import find_gpu
 
 H200 = find_gpu("h200")
@@ -80,7 +81,7 @@ def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch)
     told: list[tuple[str, int, int]] = []
     with gpu_workers(H200, 20) as found, progress.listening(lambda *what: told.append(what)):
         assert len(found) == 3
-        by_name = rehearse_all(found, names)
+        by_name = rehearse_all(found, names, lambda line: None)
         assert by_name.keys() == set(names)
         assert set(by_name.values()) <= set(found)
     assert sorted(done for _, done, _ in told)[-1] == 20
@@ -106,11 +107,25 @@ def test_there_are_as_many_workers_as_the_machine_has_use_for(
         assert len(found) == count
 
 
-def test_a_worker_that_ends_while_it_rehearses_says_why_and_over_what(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_SERVE", "input(); raise SystemExit('an illegal instruction')")
-    with gpu_workers(H200, 1) as found, pytest.raises(RehearsalFailed, match=r"small 40.*\nan illegal") as failure:
-        rehearse_all(found, ["small 0", "small 40"])
-    assert failure.value.chunk == "small 40"
+def test_a_worker_that_ends_while_it_rehearses_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "print(input(), flush=True); input(); raise SystemExit('an illegal instruction')"
+    monkeypatch.setattr(workers, "_SERVE", code)
+    reports: list[str] = []
+    with gpu_workers(H200, 1) as found:
+        by_name = rehearse_all(found, ["small 80", "small 40", "small 0"], reports.append)
+    assert list(by_name) == ["small 0", "small 40", "small 80"]
+    assert reports == ["small 40, rehearsed: an illegal instruction"]
+
+
+def test_a_worker_that_never_worked_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = "KeyError: first\n" + 3000 * "x" + "\nValueError: second"
+    monkeypatch.setattr(workers, "_SERVE", f"import sys; sys.stderr.write({told!r}); sys.exit(1)")
+    with gpu_workers(H200, 1) as found, pytest.raises(ProcessFailed) as failure:
+        rehearse_all(found, ["small 0"], lambda line: None)
+    assert failure.value.cause == "KeyError: first"
+    message = str(failure.value)
+    assert message.startswith("the process that times kernels failed:\nKeyError: first ... xxx")
+    assert message.endswith("ValueError: second")
 
 
 def test_a_rehearsal_runs_everything_once_and_asks_for_plans_pass_by_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import platform
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -27,7 +27,8 @@ import torch
 from trainfit.calibrate.chunks import Chunk, all_chunks
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import HostProcess, host_costs, host_processes, traced_models
-from trainfit.calibrate.workers import RehearsalFailed, Worker, gpu_workers, rehearse_all
+from trainfit.calibrate.processes import ProcessFailed
+from trainfit.calibrate.workers import Worker, gpu_workers, rehearse_all
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
 from trainfit.cost.reduce import reduce_samples
 from trainfit.errors import UsageError
@@ -78,7 +79,7 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
             keep(header)
         if collectives:
             keep({"collectives": collectives})
-        rehearsed_by, models = _get_ready(gpu, hosts, workers, names, keep)
+        rehearsed_by, models = _get_ready(gpu, hosts, workers, names, report)
         _measure(left, rehearsed_by, hosts, done, keep, report)
     report("writing the profile")
     tell("writing the profile")
@@ -87,18 +88,18 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
 
 
 def _get_ready(
-    gpu: Gpu, hosts: Sequence[HostProcess], workers: Sequence[Worker], names: Sequence[str], keep: Keep
+    gpu: Gpu,
+    hosts: Sequence[HostProcess],
+    workers: Sequence[Worker],
+    names: Sequence[str],
+    report: Callable[[str], None],
 ) -> tuple[dict[str, Worker], dict[str, list[Op]]]:
     """Who has rehearsed which chunk, and the ops of small models, which are traced meanwhile."""
     tell("starting processes")
     with ThreadPoolExecutor(1) as pool:
-        rehearsing = pool.submit(copy_context().run, rehearse_all, workers, names)
+        rehearsing = pool.submit(copy_context().run, rehearse_all, workers, names, report)
         models = traced_models(gpu)
-        try:
-            rehearsed_by = rehearsing.result()
-        except RehearsalFailed as failure:  # as if it had been begun, so that it is left out when it fails again
-            keep({"begun": failure.chunk})
-            raise
+        rehearsed_by = rehearsing.result()
     for host in hosts:
         host.wait()
     return rehearsed_by, models
@@ -112,20 +113,39 @@ def _measure(
     keep: Keep,
     report: Callable[[str], None],
 ) -> None:
-    """Chunk by chunk; samples of one are read while the next is timed, but none while the host is."""
+    """Chunk by chunk; samples of one are read while the next is timed, but none while the host is. A chunk over which
+    its process ends is tried again after all others."""
     known = [_signature(record["sample"]) for record in done if "sample" in record]
+    begun = Counter(record["begun"] for record in done if "begun" in record)
     unread: list[_Timed] = []
+    waiting = deque(left)
+
+    def lost(chunk: Chunk, worker: Worker, failure: ProcessFailed) -> None:
+        is_last = begun[chunk.name] >= ATTEMPTS
+        report(f"{chunk.name}: {failure.cause}; {'left out' if is_last else 'it will be tried again'}")
+        keep({"failed": f"{chunk.name}: {failure.cause}"})
+        worker.restart()
+        if not is_last:
+            waiting.append(chunk)
 
     def read() -> None:
         for timed in unread:
-            timed.read(known, keep, report)
+            try:
+                timed.read(known, keep, report)
+            except ProcessFailed as failure:
+                lost(timed.chunk, timed.worker, failure)
         unread.clear()
 
-    for chunk in left:
+    while waiting or unread:
+        if not waiting:
+            read()
+            continue
+        chunk = waiting.popleft()
         worker = rehearsed_by.get(chunk.name)
         if worker is None or worker in [timed.worker for timed in unread]:
             read()
         keep({"begun": chunk.name})
+        begun[chunk.name] += 1
         begin_s = time.monotonic()
         if worker is None:
             with_kernels = not any("op_kernels" in record for record in done)
@@ -133,12 +153,15 @@ def _measure(
             keep(record)
             done.append(record)
             report(f"{chunk.name}: CPU time of ops and small models, {time.monotonic() - begin_s:.1f} s")
-        else:
+            continue
+        try:
             worker.begin(chunk.name, tuple(known))
-            begun = _Timed(chunk, worker, time.monotonic() - begin_s)
-            read()
-            unread.append(begun)
-    read()
+        except ProcessFailed as failure:
+            lost(chunk, worker, failure)
+            continue
+        timed = _Timed(chunk, worker, time.monotonic() - begin_s)
+        read()
+        unread.append(timed)
 
 
 class _Timed(NamedTuple):

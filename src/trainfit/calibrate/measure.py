@@ -208,7 +208,7 @@ def measure(
     workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str], when_over: Callable[[], None] = lambda: None
 ) -> Iterator[Sample | str]:
     """Samples of all ops of the workloads, and one line of text for each workload that failed. `when_over` is called
-    when the GPU has done all; what it did is read and told after that."""
+    when the GPU and its profiler have done all; what they did is read after that."""
     marker = marker_name()
     pending = list(workloads)
     while pending:
@@ -225,8 +225,8 @@ def measure(
                     failures.append(f"{workload}: {type(error).__name__}: {error}".splitlines()[0][:200])
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-            if not pending:
-                when_over()
+        if not pending:
+            when_over()
         try:
             yield from timer.samples(gpu_kernels(profiler), marker)
         except LostMarkers as error:

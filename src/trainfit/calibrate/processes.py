@@ -5,19 +5,37 @@ In: Python code that reads its standard input. Out: what it writes; and where it
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
+
+_CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
+_MOST_CHARACTERS = 2000
+
+
+class ProcessFailed(RuntimeError):
+    """One ended with an error."""
+
+    def __init__(self, name: str, told: str) -> None:
+        causes = (line for line in told.splitlines() if _CAUSE.match(line))
+        self.cause = next(causes, told.strip().rpartition("\n")[2])
+        """The first error that it named: others follow from it."""
+        ending = told.strip()[-_MOST_CHARACTERS:]
+        super().__init__(f"{name} failed:\n{ending if self.cause in ending else f'{self.cause} ... {ending}'}")
 
 
 class Process:
     """A fresh one, which runs `code`. `name` is what it is called if it fails."""
 
     def __init__(self, code: str, name: str) -> None:
-        self._name = name
+        self._code, self._name = code, name
+        self._start()
+
+    def _start(self) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", self._code],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -54,7 +72,11 @@ class Process:
         with self._errors, self._process:
             self._process.kill()
 
-    def _failure(self) -> RuntimeError:
+    def restart(self) -> None:
+        self.end()
+        self._start()
+
+    def _failure(self) -> ProcessFailed:
         self._process.wait()
         self._errors.seek(0)
-        return RuntimeError(f"{self._name} failed:\n{self._errors.read().strip()[-2000:]}")
+        return ProcessFailed(self._name, self._errors.read())

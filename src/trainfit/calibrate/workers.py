@@ -4,7 +4,8 @@ In: chunks of workloads. Out: their samples, as records.
 
 Most of what a first run takes is the CPU's: libraries compile kernels or load them, and cuDNN is asked for its plans.
 So processes share the chunks, all run theirs once, at the same time, and then each is timed in its turn, alone on the
-GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote.
+GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote. A process that dies
+(some of a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Any, TextIO
@@ -25,7 +26,7 @@ import torch
 from trainfit import progress
 from trainfit.calibrate.chunks import all_chunks
 from trainfit.calibrate.measure import Sample, marker_name, measure, rehearse
-from trainfit.calibrate.processes import Process
+from trainfit.calibrate.processes import Process, ProcessFailed
 from trainfit.gpus.catalogue import Gpu
 
 MOST_WORKERS = 12
@@ -37,19 +38,20 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
 Record = dict[str, Any]
 
 
-class RehearsalFailed(RuntimeError):
-    """A process ended while it rehearsed."""
-
-    def __init__(self, chunk: str, reason: Exception) -> None:
-        super().__init__(f"{chunk}: {reason}")
-        self.chunk = chunk
-
-
 class Worker(Process):
     """One of the processes."""
 
     def __init__(self) -> None:
         super().__init__(_SERVE, "the process that times kernels")
+        self.has_worked = False
+        self._forget()
+
+    def restart(self) -> None:
+        """A fresh process, which has rehearsed nothing."""
+        super().restart()
+        self._forget()
+
+    def _forget(self) -> None:
         self._num_told = 0
         self._found: list[Record] = []
 
@@ -57,6 +59,7 @@ class Worker(Process):
         """Run its workloads once."""
         self.tell(json.dumps({"rehearse": chunk}))
         self.answer()
+        self.has_worked = True
 
     def begin(self, chunk: str, known: Sequence[str]) -> None:
         """Time its workloads; this waits until the GPU is free for others. `known` are signatures that need no second
@@ -93,8 +96,9 @@ def _num_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def rehearse_all(workers: Sequence[Worker], names: Sequence[str]) -> dict[str, Worker]:
-    """Which of them has rehearsed which chunk: each takes another when it has done one, the last first."""
+def rehearse_all(workers: Sequence[Worker], names: Sequence[str], report: Callable[[str], None]) -> dict[str, Worker]:
+    """Which of them has rehearsed which chunk: each takes another when it has done one, the last first. Where one ends
+    over a chunk it is replaced and has not rehearsed it; one that never did any work fails for other reasons."""
     waiting = deque(names)
     found: dict[str, Worker] = {}
 
@@ -103,8 +107,11 @@ def rehearse_all(workers: Sequence[Worker], names: Sequence[str]) -> dict[str, W
             while name := waiting.pop():
                 try:
                     worker.rehearse(name)
-                except RuntimeError as error:
-                    raise RehearsalFailed(name, error) from error
+                except ProcessFailed as failure:
+                    if not worker.has_worked:
+                        raise
+                    report(f"{name}, rehearsed: {failure.cause}")
+                    worker.restart()
                 found[name] = worker
                 progress.tell("getting ready: libraries load kernels, or compile them", len(found), len(names))
 
