@@ -70,6 +70,11 @@ def test_what_is_not_transformed_is_brought_into_one_piece() -> None:
     assert hidden_ops(along("10,8,1", 1, "10,5,1")) == ()
 
 
+def test_a_convolution_by_one_kernel_takes_as_long_as_two_passes() -> None:
+    work = works(rows_there(2 * 131), 132)[0]
+    assert (work.kernels, work.nbytes) == (1, 100 * 4 * 262 + 3 * 100 * 8 * 132)
+
+
 @pytest.mark.parametrize(
     ("length", "rule", "kernels"),
     [

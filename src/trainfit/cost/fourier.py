@@ -32,7 +32,8 @@ def transform(op: Op) -> tuple[Work, ...]:
     lengths = lengths_of(op) or [1]
     spectrum_bytes = touched_bytes(tensor if base_name(op) == "_fft_c2r" else out)
     kernels = max(sum(map(kernels_along, lengths)), 1)
-    nbytes = touched_bytes(tensor) + touched_bytes(out) + 2 * (kernels - 1) * spectrum_bytes
+    passes = max(sum(map(_passes, lengths)), 1)
+    nbytes = touched_bytes(tensor) + touched_bytes(out) + 2 * (passes - 1) * spectrum_bytes
     coordinates = log(spectrum_bytes, max(lengths))
     rules = dict.fromkeys((_rule(max(map(largest_factor, lengths))), "fft mixed", "fft"))
     works = [Work(rule, coordinates, 0, "", nbytes, kernels) for rule in rules]
@@ -40,6 +41,12 @@ def transform(op: Op) -> tuple[Work, ...]:
     if base_name(op) == "_fft_c2c" and kernels == 2 and is_small:
         works.insert(0, Work("fft planes", coordinates, 0, "", 2 * spectrum_bytes))
     return tuple(works)
+
+
+def _passes(length: int) -> int:
+    """Over memory, of rows of this length; one kernel that convolves them transforms there and back, twice as long."""
+    kernels = kernels_along(length)
+    return 2 if kernels == 1 and largest_factor(length) > LARGEST_FACTOR else kernels
 
 
 def _rule(factor: int) -> str:
