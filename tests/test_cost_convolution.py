@@ -9,7 +9,7 @@ import pytest
 from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
 from trainfit.cost import Pricing, convolution, price_with
 from trainfit.cost.classify import hidden_ops, works
-from trainfit.cost.convolution import as_measured, is_transformed
+from trainfit.cost.convolution import as_measured, is_by_winograd
 from trainfit.cost.work import Work
 from trainfit.records import Op
 
@@ -150,14 +150,26 @@ def test_a_sample_goes_to_the_table_of_the_kernels_that_ran(
     assert measured.flops_dtype == ("float32" if kind in ("direct", "naive") else "bfloat16")
 
 
-def test_samples_of_transformed_images_say_nothing_of_others() -> None:
-    transformed = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8"
-    assert is_transformed(forward(), transformed)
-    assert is_transformed(forward(), "void fft2d_r2c_32x32<float, false, 1u, false>")
-    assert not is_transformed(forward(), XMMA)
+def test_samples_by_winograd_say_nothing_of_others() -> None:
+    assert is_by_winograd(forward(), "void cudnn::winograd_nonfused::winogradWgradDelta4x4Kernel<float, float>")
+    assert is_by_winograd(forward(), "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize32x32x8")
+    assert not is_by_winograd(forward(), XMMA)
+    assert not is_by_winograd(forward(), FOURIER)
     settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
     product = op("aten.convolution.default", [IMAGE, "bfloat16[16,8,1,1]", None, *settings], [OUT])
-    assert not is_transformed(product, "sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n")  # cuBLASLt's
+    assert not is_by_winograd(product, "sm90_xmma_gemm_f32f32_tf32f32_f32_nt_n")  # cuBLASLt's
+
+
+FOURIER = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_tn_n_tilesize64x64x8"
+
+
+def test_images_that_are_transformed_are_multiplied_frequency_by_frequency() -> None:
+    # 8 + 3 - 1 = 10 pixels fit into frames of 16 x 16, of which 16 x 9 frequencies are kept. 8 operations for each
+    # image, input and output, 30,000 a ns; 8 bytes of each image's channels and of each weight, 2000 a ns.
+    work = works(as_measured(forward(), FOURIER, 5), 132)[0]
+    assert work.rule == "convolution forward plain half nchw fourier"
+    one_ns = 8 * 2 * 16 * 8 / 30_000 + 8 * (2 * (16 + 8) + 16 * 8) / 2000
+    assert computing_ns(work) == pytest.approx(2600 + 16 * 9 * one_ns)
 
 
 def test_a_convolution_is_priced_by_one_of_the_kinds_of_kernels() -> None:

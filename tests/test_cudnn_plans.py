@@ -6,6 +6,7 @@ builds bring; the formulas do not.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 
 import trainfit
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.gpus.hidden import convolution, cudnn, cudnn_kernels, cudnn_library
+from trainfit.gpus.hidden import convolution, cudnn, cudnn_kernels, cudnn_library, cudnn_transforms
 from trainfit.gpus.hidden.cudnn_library import Convolution, Plan
 from trainfit.records import OUTPUT, Op, Phase, TensorRef
 
@@ -434,3 +435,39 @@ def test_a_plan_s_knobs_tell_its_tiles_steps_and_parts(
 def test_without_cudnn_no_tiles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn_library, "version", lambda: 0)
     assert cudnn_kernels.tiling_of(problem("output", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200) is None
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "y", "nbytes"),
+    [
+        # 13 x 8 pixels are one frame of 32 x 32, of which 32 x 17 frequencies are kept, 8 bytes each
+        ((513, 16, 13, 8), (8, 16, 7, 7), (513, 8, 13, 8), 8 * 32 * 17 * (513 * 24 + 16 * 8)),
+        # 79 x 79 are nine, two at once
+        ((3, 16, 79, 79), (28, 16, 5, 5), (3, 28, 79, 79), 8 * 32 * 17 * (2 * 3 * 44 + 16 * 28)),
+    ],
+)
+def test_transforms_of_two_frames_of_an_image_are_kept(
+    x: tuple[int, ...], weight: tuple[int, ...], y: tuple[int, ...], nbytes: int
+) -> None:
+    # as the H200's own cuDNN said
+    assert cudnn_transforms.workspace_bytes(problem("input gradient", x, weight, y)) == nbytes
+
+
+def test_frames_hold_an_image_and_what_reaches_beyond_it() -> None:
+    def sides(kind: cudnn.Kind, side: int, window: int) -> tuple[int, int]:
+        shape = (4, 8, side, side)
+        frames = cudnn_transforms.frames_of(problem(kind, shape, (8, 8, window, window), shape))
+        return frames.side, frames.per_image
+
+    assert [sides("output", side, 3) for side in (14, 15, 30, 62)] == [(16, 1), (32, 1), (32, 1), (64, 1)]
+    assert sides("weight gradient", 63, 3) == (32, 9)
+    assert sides("input gradient", 8, 3) == (32, 1)
+
+
+def test_small_images_in_float32_are_transformed_where_the_trees_say_so() -> None:
+    x, weight, y = (921, 20, 3, 3), (20, 20, 7, 7), (921, 20, 3, 3)
+    small = problem("output", x, weight, y)
+    assert cudnn_transforms.is_transformed(small)
+    assert not cudnn_transforms.is_transformed(dataclasses.replace(small, dtype="bfloat16"))
+    assert not cudnn_transforms.is_transformed(dataclasses.replace(small, channels_last=True))
+    assert not cudnn_transforms.is_transformed(problem("output", (32, 64, 56, 56), (64, 64, 3, 3), (32, 64, 56, 56)))

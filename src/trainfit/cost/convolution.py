@@ -55,6 +55,7 @@ from trainfit.gpus.hidden.cudnn_kernels import (
     tiling_of,
     usual_engine,
 )
+from trainfit.gpus.hidden.cudnn_transforms import frames_of, is_transformed
 from trainfit.records import Op, TensorRef
 
 # How far apart, in doublings, two convolutions are of which one has twice the pixels of a window, windows spread twice
@@ -80,11 +81,11 @@ _MEASURED, _TILING, _ENGINE = "kernels", "tiling", "engine"
 _DIRECT_NAMES = (
     "convolve", "dgrad_engine", "wgrad_alg", "dgrad_alg", "dgrad2d_alg", "conv1D", "f32f32_f32f32_f32_nchw",
 )  # fmt: skip
-_TRANSFORM_NAMES = ("fft", "winograd", "xmma_gemm_", "simt_sgemm")
+_FOURIER_NAMES, _WINOGRAD_NAMES = ("fft", "cf32"), ("winograd", "xmma_gemm_", "simt_sgemm")
 _NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
 _PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
 _TILED = ("fused", "singly", "loose")
-_WITHOUT_ENGINES = ("product", "channelwise", "own")
+_WITHOUT_ENGINES = ("product", "fourier", "channelwise", "own")
 _WEIGHT_ALONE = (False, True, False)
 _COPIED, _GRADIENT, _BIAS = -1, -2, -3
 """Storages of what the op makes on the way."""
@@ -200,6 +201,8 @@ class _Convolution:
         problem = first_pass(op)
         if self.is_product:
             return "product" if is_left_to_cublas(problem) else "fused"
+        if is_transformed(problem):
+            return "fourier"
         return kernels_of(problem, self.engine(op))
 
     def engine(self, op: Op) -> int:
@@ -296,6 +299,8 @@ def convolution(op: Op) -> tuple[Work, ...]:
     engine = 0 if kernels in _WITHOUT_ENGINES else read.engine(op)
     capability = read.capability(op, kernels, engine)
     one, alike = read.as_pass(kernels, read.tiling(op, kernels), capability), read.alike(kernels, engine)
+    if kernels == "fourier":
+        one = replace(one, frames=frames_of(first_pass(op)))
     small, large = read.images
     pixels = max(prod(small.shape) // max(small.shape[1], 1), 1)
     own = (pixels, read.weight.shape[0], read.weight.shape[1])
@@ -303,7 +308,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
     small_parts, large_parts, weight_parts = (
         parts_of([part], own) for part in ((small, (0, 1)), (large, large_axes), (read.weight, (1, 2)))
     )
-    has_units = kernels not in ("direct", "naive", "channelwise", "own")
+    has_units = kernels not in ("direct", "naive", "fourier", "channelwise", "own")
     dtype = "tf32" if read.image.dtype == "float32" else read.image.dtype  # torch lets cuDNN round to TF32
     flops_dtype = dtype if has_units else "float32"
     weight = _GROUPED_CHANNEL_WEIGHT if read.kind == "grouped" else 1.0
@@ -330,7 +335,12 @@ def convolution(op: Op) -> tuple[Work, ...]:
         )  # fmt: skip
 
     rules = dict.fromkeys(read.rules(kernels))
-    if one.tiling or read.kind == "grouped" or not (read.is_ordinary(kernels) or read.kind == "depthwise"):
+    if (
+        one.tiling
+        or one.frames
+        or read.kind == "grouped"
+        or not (read.is_ordinary(kernels) or read.kind == "depthwise")
+    ):
         return tuple(replace(work(rule, *own), num_sizes=0) for rule in rules)
     tops: tuple[int, ...] = _TOPS[read.kind]
     if read.alignment(kernels) < VECTOR_BYTES and not read.is_product:  # as first layers: others say nothing of these
@@ -345,6 +355,8 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
     kernels: Kernels = "fused"
     if read.is_product:
         kernels = "product" if any(name in kernel for name in _PRODUCT_NAMES) else "fused"
+    elif any(name in kernel for name in _FOURIER_NAMES):
+        kernels = "fourier"
     elif any(name in kernel for name in _NAIVE_NAMES):
         kernels = "naive"
     elif any(name in kernel for name in _DIRECT_NAMES):
@@ -358,10 +370,12 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
     return replace(op, kwargs=(*op.kwargs, (_MEASURED, kernels)))
 
 
-def is_transformed(op: Op, kernel: str) -> bool:
-    """Whether a sample ran on transforms of its images (Fourier's or Winograd's), which cuDNN does not tell without a
-    GPU, so that such samples say nothing of what is priced."""
-    return not _Convolution.of(op).is_product and any(name in kernel for name in _TRANSFORM_NAMES)
+def is_by_winograd(op: Op, kernel: str) -> bool:
+    """Whether a sample ran on Winograd's transforms of its images: cuDNN does not tell so without a GPU, so that such
+    samples say nothing of what is priced."""
+    if _Convolution.of(op).is_product or any(name in kernel for name in _FOURIER_NAMES):
+        return False
+    return any(name in kernel for name in _WINOGRAD_NAMES)
 
 
 def others(op: Op) -> tuple[Op, ...]:

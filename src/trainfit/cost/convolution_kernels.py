@@ -18,11 +18,12 @@ from math import ceil, prod
 from typing import Literal
 
 from trainfit.gpus.hidden.cudnn_kernels import Tiling
+from trainfit.gpus.hidden.cudnn_transforms import Frames
 
 Name = Literal["forward", "input", "weight"]
-Kernels = Literal["fused", "singly", "loose", "direct", "naive", "product", "channelwise", "own"]
-"""As trainfit.gpus.hidden.cudnn_kernels has them, cuBLASLt's products, and for a window per channel cuDNN's and torch's
-own."""
+Kernels = Literal["fused", "singly", "loose", "direct", "naive", "product", "fourier", "channelwise", "own"]
+"""As trainfit.gpus.hidden.cudnn_kernels has them, cuBLASLt's products, those of transformed images, and for a window
+per channel cuDNN's and torch's own."""
 
 PROCESSORS = 132
 HOPPER, AMPERE, TURING = 90, 80, 75
@@ -65,6 +66,7 @@ _WIDEST_FUSED_GROUP = 256
 # Naive kernels: what a result or a weight takes beside its taps or pixels, and each of these.
 _NAIVE_TAPS_PER_RESULT, _NAIVE_TAPS_PER_NS, _LOOKED_AT_PER_NS = 20.0, 1310.0, 786.0
 _WEIGHT_NS, _WEIGHT_PIXEL_NS, _WEIGHT_ALONE_NS = 0.45, 1.85e-3, 7.0
+_COMPLEX_OPERATIONS, _COMPLEX_BYTES, _FOURIER_OPERATIONS_PER_NS, _TRANSFORMED_BYTES_PER_NS = 8, 8, 30_000.0, 2000.0
 # Torch's own kernels: a result costs as much as so many taps and its own; a weight has a block of threads.
 _TAPS_PER_NS, _TAPS_PER_RESULT, _SKIPPED = 2000.0, 15.0, 0.3
 _BLOCK_NS, _BLOCK_PIXEL_NS, _ALONE_NS, _WARPS, _LANES = 2.2, 1.4e-3, 1.0, 4, 32
@@ -94,6 +96,8 @@ class Pass:
     capability: int
     """Ten times the compute capability for which its kernels are made."""
     changes_layout: bool
+    frames: Frames | None = None
+    """Where images are transformed."""
 
 
 def taps_inside(size: int, results: int, window: int, stride: int, padding: int, dilation: int) -> float:
@@ -116,6 +120,8 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
         return _naive_ns(one, pixels, first, second)
     if one.kernels == "own":
         return _own_ns(one, pixels, first)
+    if one.frames is not None:
+        return _fourier_ns(one.frames, one.images, first, second)
     begin_ns = _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout
     if one.changes_layout and one.name != "weight" and first // one.groups % (_VECTOR_BYTES // one.item_bytes):
         begin_ns += _PADDED_OUTPUTS_NS
@@ -240,6 +246,14 @@ def _naive_ns(one: Pass, pixels: int, first: int, second: int) -> float:
         return pixels * first * (_NAIVE_TAPS_PER_RESULT + second * one.window) / _NAIVE_TAPS_PER_NS
     taps = first / one.groups * one.window  # those that a stride skips are looked at too
     return pixels * one.spread * second * one.groups * taps / _LOOKED_AT_PER_NS
+
+
+def _fourier_ns(frames: Frames, images: int, first: int, second: int) -> float:
+    """Transforms are written and read, and multiplied frequency by frequency."""
+    framed = images * frames.per_image
+    products_ns = _COMPLEX_OPERATIONS * framed * first * second / _FOURIER_OPERATIONS_PER_NS
+    transforms_ns = _COMPLEX_BYTES * (framed * (first + second) + first * second) / _TRANSFORMED_BYTES_PER_NS
+    return _BEGIN_NS + frames.frequencies * (products_ns + transforms_ns)
 
 
 def _own_ns(one: Pass, pixels: int, channels: int) -> float:

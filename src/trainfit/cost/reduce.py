@@ -58,7 +58,7 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
         outputs = [output for output in sample["outputs"] if output]
         op = read_op(sample["op"], sample["args"], sample["kwargs"], outputs, Phase.FORWARD)
         if base_name(op).startswith("convolution"):
-            if convolution.is_transformed(op, sample["kernel"]):
+            if convolution.is_by_winograd(op, sample["kernel"]):
                 continue
             op = convolution.as_measured(op, sample["kernel"], sample["num_kernels"])
         work = next(iter(works(op, gpu.num_sms)), None)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden import cudnn, cudnn_library
+from trainfit.gpus.hidden import cudnn, cudnn_library, cudnn_transforms
 from trainfit.gpus.hidden.reductions import staging
 from trainfit.gpus.hidden.tensors import (
     Rule,
@@ -79,6 +79,8 @@ class _Convolution:
         if self.x.dtype not in _CUDNN_DTYPES or (self.is_depthwise and not self.is_channels_last):
             return 0
         problem = self.problem(kind)
+        if cudnn_transforms.is_transformed(problem):
+            return cudnn_transforms.workspace_bytes(problem)
         plan = None
         if not self._is_untold(problem):
             plan = cudnn_library.first_plan(problem.described(), problem.kind, gpu)
