@@ -83,14 +83,15 @@ def test_bags_of_embeddings_read_a_row_per_index_and_their_gradient_has_a_table_
 
 
 def test_causal_attention_counts_half_the_products() -> None:
-    rules = {f"attention flash half forward {kind}": [((0.0,) * 6, 1.0)] for kind in ("causal", "full")}
+    rules = {f"attention flash half forward {kind}": [((0.0,) * 5, 1.0)] for kind in ("causal", "full")}
     tensors = ["3*bfloat16[1,1,32768,128]", 0.0]
     outputs = ["bfloat16[1,1,32768,128]"]
     name = "aten._scaled_dot_product_flash_attention.default"
     full, causal = (
         ns_of(op(name, [*tensors, is_causal], outputs), profile=profile_of(rules)) for is_causal in (False, True)
     )
-    assert full == round(1000 + 4 * 32768**2 * 128 / 1000)
+    waves = 2 * 264 / 512  # of blocks; between one head and two times are interpolated
+    assert full == pytest.approx(1000 + waves * 4 * 32768**2 * 128 / 1000, abs=10)
     assert causal == round(1000 + 2 * 32768**2 * 128 / 1000)
 
 

@@ -316,11 +316,16 @@ def test_every_other_element_fetches_what_lies_between_and_is_not_turned() -> No
     assert (gaps.rule, gaps.nbytes) == ("copy strided", 4 * 64 * 32 * (2 + 1))
 
 
-def test_attention_counts_whole_tiles_and_processors_that_idle() -> None:
-    def found(pairs: int, length: int) -> Work:
+def test_attention_counts_whole_tiles_and_whole_waves() -> None:
+    def found(pairs: int, length: int, way: str = "", is_causal: bool = False) -> Work:
         query = f"float32[{pairs},1,{length},64]"
-        name = "aten._scaled_dot_product_efficient_attention.default"
-        return works(op(name, [query, query, query, None, False, 0.0, False], [query]), H200.num_sms)[0]
+        name = f"aten._scaled_dot_product_efficient_attention{way}.default"
+        options = [None, query, query, None, None, 0.0, None, is_causal] if way else [None, False, 0.0, is_causal]
+        return works(op(name, [*[query] * (4 if way else 3), *options], [query]), H200.num_sms)[0]
 
     assert found(264, 65).flops == found(264, 128).flops == 2 * 2 * 264 * 128 * 128 * 64
-    assert [found(pairs, 64).stretch for pairs in (33, 264, 300)] == [8.0, 1.0, 1.0]  # two blocks on 132 processors
+    # One block on each of 132 processors takes as long as two, then each takes its share.
+    assert [found(pairs, 64).stretch for pairs in (33, 132, 264, 300)] == [8.0, 2.0, 1.0, 396 / 300]
+    assert [found(pairs, 64, "_backward").stretch for pairs in (33, 132, 133, 300)] == [8.0, 2.0, 264 / 133, 528 / 300]
+    assert [found(pairs, 64, "_backward", True).stretch for pairs in (33, 264, 300)] == [8.0, 1.0, 1.0]
+    assert found(33, 512, "_backward").coordinates == found(20, 512, "_backward").coordinates

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from math import ceil, log2, prod
+from math import log2, prod
 
 from trainfit.cost.work import (
     VECTOR_BYTES,
@@ -158,31 +158,35 @@ def grouped_matmul(op: Op) -> tuple[Work, ...]:
 def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     """Fused attention by backend; causal counts half the products. Backward does five products for forward's two.
 
-    Sequences count as whole tiles. How well those fill the last wave of processors is a coordinate, as of products:
-    tiles of queries forward, of keys backward. Where they do not fill one, the processors that idle take as long.
+    Sequences count as whole tiles, and heads as whole waves: blocks of threads have some queries forward, some keys
+    backward, and as many as run at a time take as long as one fewer. Causal blocks are of different lengths and fill
+    each other's gaps. Where blocks do not fill a wave, the processors that idle take as long.
     """
     name = base_name(op).removeprefix("_scaled_dot_product_")
     is_backward = name.endswith("_backward")
     tensors = tensors_of(op.args)
     query, key, value = tensors[1:4] if is_backward else tensors[:3]
     batch, heads, length, dim = query.shape
-    value_share = value.shape[3] / dim
     backend = name.split("_")[0]
     is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
-    products = 5 if is_backward else 2
+    products = (5 if is_backward else 2) * (1 + value.shape[3] / dim) / (2 if is_causal else 1)
     tile = _ATTENTION_TILES[backend]
-    own = (batch * heads, _round_up(length, tile), _round_up(key.shape[2], tile), _round_up(dim, _HEAD_TILES[backend]))
+    whole = (_round_up(length, tile), _round_up(key.shape[2], tile), _round_up(dim, _HEAD_TILES[backend]))
+    blocks = whole[is_backward] // _BLOCK
+    flops = round(products * batch * heads * prod(whole))
+    shares = backend == "efficient" and not (is_backward and query.dtype == "float32")
+    num_blocks = _in_whole_waves(batch * heads * blocks, 1 if shares else _BLOCKS_AT_ONCE, num_sms)
+    own = (batch * heads if is_causal else num_blocks / max(blocks, 1), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, own)
     shared = log(heads / key.shape[1])
 
-    def work(rule: str, *sizes: int) -> Work:
+    def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
-        flops = round(products * pairs * length * key_length * dim * (1 + value_share)) // (2 if is_causal else 1)
-        blocks = pairs * -(-(key_length if is_backward else length) // _BLOCK)
-        waves = blocks / (_BLOCKS_AT_ONCE * num_sms)
-        fill, stretch = log2(max(waves, 1.0) / ceil(waves)), 1 / min(waves, 1.0)
-        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared, fill)
+        whole_flops = products * pairs * length * key_length * dim
+        waves = pairs * -(-(key_length if is_backward else length) // _BLOCK) / (_BLOCKS_AT_ONCE * num_sms)
+        stretch = whole_flops / max(flops, 1) / min(waves, 1.0)
+        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared)
         nbytes = traffic_bytes(parts, sizes)
         return Work(rule, coordinates, flops, query.dtype, nbytes, stretch=stretch, num_sizes=4, num_alike=1)
 
@@ -208,6 +212,11 @@ def _attention_axes(tensor: TensorRef, query: TensorRef, key: TensorRef) -> tupl
     return (0, 1, 2) if tensor.shape[-1] == key.shape[2] else (0, 1)  # a mask, or a number per query
 
 
+def _in_whole_waves(blocks: int, at_once: int, num_sms: int) -> int:
+    """How many blocks of attention take as long: one on each processor, or a multiple of those that run at a time."""
+    return num_sms if blocks <= num_sms else _round_up(blocks, at_once * num_sms)
+
+
 def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
@@ -217,7 +226,8 @@ _ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 64}
 _HEAD_TILES = {"cudnn": 32, "flash": 32, "efficient": 64}
 """Heads are as wide as a multiple of this, about, or computed as if they were."""
 _BLOCK, _BLOCKS_AT_ONCE = 64, 2
-"""Queries or keys that a block of threads has, and blocks that a processor runs at a time, about."""
+"""Queries or keys that a block of threads has, and blocks that a processor runs at a time; or one of twice as many. Of
+the small ones of the efficient kernels (all but the backward ones for fp32) it runs more, and each takes its share."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
     ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8),
     ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),

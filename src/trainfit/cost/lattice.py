@@ -32,8 +32,8 @@ def rising_ns(work: Work, family: Family, table: Table, gpu: Gpu) -> float:
     return table.bounded(work.coordinates, time_ns, work.num_sizes, work.num_alike)
 
 
-def _interpolated_ns(sizes: tuple[int, ...], family: Family, table: Table, gpu: Gpu) -> float:
-    lows = [size.bit_length() - 1 for size in sizes]
+def _interpolated_ns(sizes: tuple[float, ...], family: Family, table: Table, gpu: Gpu) -> float:
+    lows = [int(log2(size)) for size in sizes]
     shape = tuple(top - low + 1 for low, top in zip(lows, family.tops, strict=True))
     works = [
         family.make(*(2 ** (low + step) for low, step in zip(lows, steps, strict=True)))

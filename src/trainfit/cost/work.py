@@ -109,15 +109,15 @@ class Family:
     """A work as one of those that differ in nothing but sizes."""
 
     make: Callable[..., Work]
-    sizes: tuple[int, ...]
-    """Its own."""
+    sizes: tuple[float, ...]
+    """Its own; no less than 1."""
     tops: tuple[int, ...]
     """log2 of the sizes beyond which nothing is measured."""
     lift: float = 1.0
     """How many times as long it takes on average as the least of it and all that is larger, by what is measured."""
 
 
-def resizable(make: Callable[..., Work], sizes: tuple[int, ...], tops: tuple[int, ...], lift: float = 1.0) -> Work:
+def resizable(make: Callable[..., Work], sizes: tuple[float, ...], tops: tuple[int, ...], lift: float = 1.0) -> Work:
     """The work of these sizes, which knows what it would be with others; one of nothing does not."""
     family = Family(make, sizes, tops, lift) if all(sizes) else None
     return replace(make(*sizes), family=family)
@@ -132,7 +132,7 @@ Parts = tuple[tuple[float, tuple[int, ...]], ...]
 """Bytes for each unit of the sizes with these numbers, multiplied."""
 
 
-def parts_of(tensors: Iterable[tuple[TensorRef, tuple[int, ...]]], own: Sequence[int]) -> Parts:
+def parts_of(tensors: Iterable[tuple[TensorRef, tuple[int, ...]]], own: Sequence[float]) -> Parts:
     """The bytes of the tensors, each in proportion to some of the sizes, which are now `own`."""
     found: dict[tuple[int, ...], int] = {}
     for tensor, axes in tensors:
@@ -140,7 +140,7 @@ def parts_of(tensors: Iterable[tuple[TensorRef, tuple[int, ...]]], own: Sequence
     return tuple((nbytes / max(prod(own[i] for i in axes), 1), axes) for axes, nbytes in found.items())
 
 
-def traffic_bytes(parts: Parts, sizes: Sequence[int]) -> int:
+def traffic_bytes(parts: Parts, sizes: Sequence[float]) -> int:
     """The bytes of all parts with these sizes."""
     total = 0.0
     for nbytes, axes in parts:
