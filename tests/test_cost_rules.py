@@ -9,7 +9,7 @@ import pytest
 
 from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
 from trainfit.cost import price_ops
-from trainfit.cost.classify import works
+from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.reduce import in_a_step_ns, reduce_samples
 from trainfit.cost.work import Work
 from trainfit.records import Op
@@ -329,3 +329,10 @@ def test_attention_counts_whole_tiles_and_whole_waves() -> None:
     assert [found(pairs, 64, "_backward").stretch for pairs in (33, 132, 133, 300)] == [8.0, 2.0, 264 / 133, 528 / 300]
     assert [found(pairs, 64, "_backward", True).stretch for pairs in (33, 264, 300)] == [8.0, 1.0, 1.0]
     assert found(33, 512, "_backward").coordinates == found(20, 512, "_backward").coordinates
+
+
+def test_windows_are_put_together_row_by_row() -> None:
+    sizes = [[10, 10], [3, 3], [1, 1], [1, 1], [1, 1]]
+    for layout, copies in (("", 0), ("{3600,1,36}", 1)):
+        together = op("aten.col2im.default", [f"bfloat16[8,36,100]{layout}", *sizes], ["bfloat16[8,4,10,10]"])
+        assert [one.name for one in hidden_ops(together)] == ["aten.clone.default"] * copies

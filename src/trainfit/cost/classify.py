@@ -41,6 +41,8 @@ _FREE = frozenset(
 
 
 _CONVOLUTIONS = ("convolution", "convolution_backward")
+_OF_ROWS = rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING | {"embedding_dense_backward", "col2im"}
+"""Norms, softmax, scans, windows put together and gradients of lookups copy an operand that does not lie in rows."""
 
 
 def _rules() -> Iterator[tuple[str, Rule]]:
@@ -131,9 +133,9 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
 
 
 def hidden_ops(op: Op) -> tuple[Op, ...]:
-    """What the op runs beside its own kernel: copies of operands which that cannot read as they lie (norms, softmax,
-    scans and gradients of lookups want rows), of what a batched product adds to, into the result; a convolution's other
-    passes and its bias; what torch does around a Fourier transform."""
+    """What the op runs beside its own kernel: copies of operands which that cannot read as they lie, of what a
+    batched product adds to, into the result; a convolution's other passes and its bias; what torch does around a
+    Fourier transform."""
     name = base_name(op)
     if name in moves.PLACED:
         return moves.placed(op)
@@ -146,8 +148,7 @@ def hidden_ops(op: Op) -> tuple[Op, ...]:
         return convolution.others(op)
     if name in fourier.TRANSFORMS:
         return fourier.beside(op)
-    is_lookup = name == "embedding_dense_backward"
-    if name not in rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING and not is_lookup:
+    if name not in _OF_ROWS:
         return ()
     copies = []
     for tensor in op.input_refs():
