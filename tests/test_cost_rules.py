@@ -154,6 +154,15 @@ def test_torch_s_batch_norm_of_one_large_image_takes_as_long_to_write_as_to_read
     assert norm_bytes("native_batch_norm", "bfloat16[1,8,1024,1024]", False, 2) == 14_000_000 + 2048 * step
 
 
+def test_few_channels_of_torch_s_batch_norm_have_a_processor_each() -> None:
+    def coordinates(channels: int) -> tuple[float, ...]:
+        x = f"bfloat16[4,{channels},8,8]"
+        args: list[object] = [x, f"4*float32[{channels}]", True, 0.1, 1e-5]
+        return works(op("aten.native_batch_norm.default", args, [x]), 128)[0].coordinates
+
+    assert [coordinates(channels) for channels in (16, 128, 256)] == [(7.0, 2.0, 6.0), (7.0, 2.0, 6.0), (8.0, 2.0, 6.0)]
+
+
 def test_batch_norm_of_channels_that_come_last_splits_rows_among_blocks_where_there_are_enough() -> None:
     # 32 channels: blocks of 32 by 16 threads; 1792 rows would be 7 parts, which are none, and 112 steps; 1793 are 8.
     few, more = "bfloat16[1,32,1792,1]{57344,1,32,32}", "bfloat16[1,32,1793,1]{57376,1,32,32}"

@@ -162,8 +162,9 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
         return Work(rule, log(channels, batch, pixels), 0, "", seen, num_sizes=3)
 
     walked = _walked_bytes(nbytes, own, op, num_sms)
+    blocks = max(channels, num_sms)  # fewer have a processor each, and are as fast
     return tuple(
-        Work(rule, log(*own), 0, "", walked, num_sizes=3)
+        Work(rule, log(blocks, batch, pixels), 0, "", walked, num_sizes=3)
         if rule.startswith("native")
         else resizable(partial(work, rule), own, (12, 10, 17))
         for rule in dict.fromkeys(rules)
