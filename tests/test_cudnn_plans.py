@@ -438,30 +438,36 @@ def test_without_cudnn_no_tiles_are_told(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(
-    ("x", "weight", "y", "nbytes"),
+    ("kind", "x", "weight", "y", "nbytes"),
     [
         # 13 x 8 pixels are one frame of 32 x 32, of which 32 x 17 frequencies are kept, 8 bytes each
-        ((513, 16, 13, 8), (8, 16, 7, 7), (513, 8, 13, 8), 8 * 32 * 17 * (513 * 24 + 16 * 8)),
-        # 79 x 79 are nine, two at once
-        ((3, 16, 79, 79), (28, 16, 5, 5), (3, 28, 79, 79), 8 * 32 * 17 * (2 * 3 * 44 + 16 * 28)),
+        ("input gradient", (513, 16, 13, 8), (8, 16, 7, 7), (513, 8, 13, 8), 54_138_880),
+        # 79 x 79 are nine, of which two are kept at once
+        ("input gradient", (3, 16, 79, 79), (28, 16, 5, 5), (3, 28, 79, 79), 3_098_624),
+        # the images and the weights, in frames of 16 x 16, twice; the weights turned around
+        ("output", (28, 72, 4, 4), (28, 72, 9, 9), (28, 28, 4, 4), 9_942_912),
+        ("output", (7, 40, 28, 11), (56, 40, 11, 11), (7, 56, 28, 11), 86_240_000),
+        # the images and the gradient, or the weights, which are more; the gradient turned around
+        ("weight gradient", (563, 8, 33, 33), (8, 8, 7, 7), (563, 8, 33, 33), 324_017_760),
+        ("weight gradient", (19, 44, 68, 17), (44, 44, 3, 3), (19, 44, 68, 17), 261_585_984),
     ],
 )
-def test_transforms_of_two_frames_of_an_image_are_kept(
-    x: tuple[int, ...], weight: tuple[int, ...], y: tuple[int, ...], nbytes: int
+def test_workspaces_of_transforms_are_what_the_h200_s_cudnn_says(
+    kind: cudnn.Kind, x: Shape, weight: Shape, y: Shape, nbytes: int
 ) -> None:
-    # as the H200's own cuDNN said
-    assert cudnn_transforms.workspace_bytes(problem("input gradient", x, weight, y)) == nbytes
+    assert cudnn_transforms.workspace_bytes(problem(kind, x, weight, y)) == nbytes
 
 
-def test_frames_hold_an_image_and_what_reaches_beyond_it() -> None:
+def test_frames_hold_padded_images() -> None:
     def sides(kind: cudnn.Kind, side: int, window: int) -> tuple[int, int]:
         shape = (4, 8, side, side)
         frames = cudnn_transforms.frames_of(problem(kind, shape, (8, 8, window, window), shape))
         return frames.side, frames.per_image
 
-    assert [sides("output", side, 3) for side in (14, 15, 30, 62)] == [(16, 1), (32, 1), (32, 1), (64, 1)]
-    assert sides("weight gradient", 63, 3) == (32, 9)
-    assert sides("input gradient", 8, 3) == (32, 1)
+    assert [sides("output", side, 3) for side in (4, 14, 15, 30, 62, 63)] == [
+        (16, 1), (16, 1), (32, 1), (32, 1), (64, 1), (128, 1),
+    ]  # fmt: skip
+    assert [sides("input gradient", side, 3) for side in (8, 30, 31)] == [(32, 1), (32, 1), (32, 4)]
 
 
 def test_small_images_in_float32_are_transformed_where_the_trees_say_so() -> None:
