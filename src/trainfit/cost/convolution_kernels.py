@@ -37,12 +37,14 @@ _TILES = ((128, 64), (128, 128), (256, 64), (256, 128), (128, 256), (64, 64), (6
 _CHOSEN: dict[Name, float] = {"forward": 1.12, "input": 1.17, "weight": 1.3}
 """How many times as long the tiles that cuDNN chooses take as the best of these, by this file's reckoning."""
 _PRODUCT_TILES = (*_TILES, (16, 64), (16, 128), (32, 64), (32, 128))
-_STEP_COSTS = {90: (0.15, 140.0, 44.0), 80: (0.97, 83.0, 83.0), 75: (2.4, 210.0, 210.0)}
+_STEP_COSTS = {90: (0.33, 103.0, 15.0), 80: (0.97, 83.0, 83.0), 75: (2.4, 210.0, 210.0)}
 """By the compute capability for which kernels are made: what a step of a tile takes, in units of what its operations
 take at the units' rate; and what loading adds: a row as much as so many columns, a column as so many rows. Those of 9.0
 gather rows of pixels, which lasts longer than their operations."""
 _UNGATHERED_STEP_COSTS = (0.58, 52.0, 52.0)
 """Those of 9.0 for a weight's gradient, and products."""
+_LEAST_STEP_COST = {"forward": 1.15, "input": 1.15, "weight": 1.45}
+"""However large the tile."""
 _TURNED_COST = 2.0
 """TF32 units of 9.0 read sums along memory: the operands of a weight's gradient are turned on the way."""
 _VECTOR_BYTES, _STEP_BYTES = 16, 128
@@ -184,7 +186,7 @@ def _products(one: Pass, pixels: int, first: int, second: int) -> Iterator[tuple
             tiles *= ceil(one.groups / max(1, tile_columns // max(inputs, outputs)))
         is_gathered = one.capability < HOPPER or (one.name != "weight" and one.kernels != "product")
         step_cost, row, column = _STEP_COSTS[one.capability] if is_gathered else _UNGATHERED_STEP_COSTS
-        cost = step_cost + row / tile_columns + column / tile_rows
+        cost = max(step_cost + row / tile_columns + column / tile_rows, _LEAST_STEP_COST[one.name])
         if one.name == "weight" and one.kernels == "fused" and one.capability == HOPPER and one.item_bytes == 4:
             cost *= _TURNED_COST
         yield tiles, tile_rows * tile_columns * cost, depth
