@@ -243,6 +243,17 @@ def test_windows_of_one_pixel_are_products_that_change_no_layout() -> None:
     assert summed.nbytes == product.nbytes + 4 * 4096 * 8
 
 
+def test_channels_that_come_last_are_padded_to_vectors() -> None:
+    # 12 channels of 2 bytes are no whole vectors of 16 bytes, 16 are: 2 x 64 x 12 of the image and 16 x 9 x 12 weights
+    # are copied, which lasts as long as moving them 8.3 times; 2 x 64 x 16 results are not.
+    image, out = "bfloat16[2,12,8,8]{768,1,96,12}", "bfloat16[2,16,8,8]{1024,1,128,16}"
+    weight = "bfloat16[16,12,3,3]{108,1,36,12}"
+    layer = op("aten.convolution.default", [image, weight, None, *SETTINGS], [out])
+    padded = works(as_measured(layer, XMMA, 5), 132)[0]
+    assert padded.is_serial
+    assert padded.nbytes == round(9.3 * 2 * 1536) + round(9.3 * 2 * 1728) + 2 * 2048
+
+
 def _product(side: int, is_gradient: bool) -> Work:
     settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
     image, weight = f"bfloat16[4,64,{side},{side}]", "bfloat16[64,64,1,1]"

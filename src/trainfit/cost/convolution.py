@@ -84,7 +84,7 @@ _DIRECT_NAMES = (
 _FOURIER_NAMES, _WINOGRAD_NAMES = ("fft", "cf32"), ("winograd", "xmma_gemm_", "simt_sgemm")
 _NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
 _PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
-_TILED = ("fused", "singly", "loose")
+_TILED, _PADDING = ("fused", "singly", "loose"), ("fused", "singly")
 _WITHOUT_ENGINES = ("product", "fourier", "channelwise", "own")
 _WEIGHT_ALONE = (False, True, False)
 _COPIED, _GRADIENT, _BIAS = -1, -2, -3
@@ -249,6 +249,7 @@ class _Convolution:
             tiling=tiling,
             capability=capability,
             changes_layout=not self.is_nhwc and kernels in _TILED,
+            pads_channels=self.is_nhwc and kernels in _PADDING and self.groups == 1 and not self.is_product,
         )
 
     def alike(self, kernels: Kernels, engine: int) -> tuple[float, ...]:
@@ -314,6 +315,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
     weight = _GROUPED_CHANNEL_WEIGHT if read.kind == "grouped" else 1.0
 
     summed = one.products if one.name == "weight" and one.products > 1 else 0
+    is_copied = one.changes_layout or (one.pads_channels and read.alignment(kernels) < VECTOR_BYTES)
 
     def work(rule: str, *sizes: int) -> Work:
         pixels, first, second = sizes
@@ -330,7 +332,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
             nbytes += round(share * times_moved(one, channels, per_image) * traffic_bytes(parts, sizes))
         coordinates = (*log(pixels), *(weight * value for value in log(first, second)), *alike)
         return Work(
-            rule, coordinates, flops, flops_dtype, nbytes, is_serial=one.changes_layout or summed > 0 or not has_units,
+            rule, coordinates, flops, flops_dtype, nbytes, is_serial=is_copied or summed > 0 or not has_units,
             stretch=stretch, num_sizes=3, num_alike=len(alike),
         )  # fmt: skip
 

@@ -59,8 +59,8 @@ _SUMMED_IMAGE_NS = 60.0
 """Where a product per image gives a weight's gradient, threads walk along the images to add them up."""
 _PADDED_OUTPUTS_NS = 8500.0
 """Of a kernel for any layout, which pads output channels to vectors; input channels are padded on the way."""
-_BLOCK, _CHANGED_TIMES = 32, {2: 4.3, 4: 2.7}
-"""Of what changes the layout; element by element, so that halves take as long as floats where those wait for memory."""
+_BLOCK, _CHANGED_TIMES, _PADDED_TIMES = 32, {2: 4.3, 4: 2.7}, {2: 8.3, 4: 4.1}
+"""Of what changes the layout, and of what pads channels; element by element, so that halves take as long as floats."""
 _TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
 """Of direct kernels; to whole rows and columns is padded what shares a sum."""
 _WIDEST_FUSED_GROUP = 256
@@ -98,6 +98,8 @@ class Pass:
     capability: int
     """Ten times the compute capability for which its kernels are made."""
     changes_layout: bool
+    pads_channels: bool = False
+    """Whether channels come last, and must be whole vectors."""
     frames: Frames | None = None
     """Where images are transformed."""
 
@@ -140,7 +142,9 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
 def times_moved(one: Pass, channels: int, pixels: int) -> float:
     """How often memory could move an image while the kernels do so that read it in another layout than it has: once in
     the convolution, and read and written before or after it, in blocks of so many channels and pixels, be they there or
-    not. What has one pixel is the same in both layouts."""
+    not. What has one pixel is the same in both layouts. Where channels come last, those that must be padded are."""
+    if one.pads_channels and channels % (_VECTOR_BYTES // one.item_bytes):
+        return 1 + _PADDED_TIMES[one.item_bytes]
     if not one.changes_layout or pixels == 1:
         return 1.0
     padded = prod(ceil(count / _BLOCK) * _BLOCK / max(count, 1) for count in (channels, pixels))
