@@ -2,12 +2,13 @@
 
 survey_draw.py drew them and wrote results/survey_drawn.jsonl; here its lines become cases. Of the first draw
 `development` is there to develop with, `blind` was predicted before anybody measured it; of the second draw `further`
-and `fresh`, of the third `third` and `unseen`. They are not part of `zoo()`; `select` knows them by name, and
-`survey_cases(tiny=True)` are small ones that run on a CPU. Nothing here needs a GPU. Command, to list what is measured,
-as the other scripts take it (NAME:every is a case that is trained with every layer checkpointed):
+and `fresh`, of the third `third` and `unseen`; of the fourth all are blind, `last`. They are not part of `zoo()`;
+`select` knows them by name, and `survey_cases(tiny=True)` are small ones that run on a CPU. Nothing here needs a GPU.
+Command, to list what is measured, as the other scripts take it (NAME:every is a case that is trained with every layer
+checkpointed):
 
     python benchmarks/survey.py development
-    python benchmarks/survey.py unseen
+    python benchmarks/survey.py last
 """
 
 from __future__ import annotations
@@ -24,13 +25,15 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 
+from survey_tasks import LATER_LOSSES, NUM_LABELS, SOUND_INPUTS, TITLE_LENGTH, later_batch, small_features
 from zoo_case import Case, Precision
 from zoo_hf import Batch, build, image_batch, seq2seq_batch, token_batch
 
 DRAWN = Path(__file__).parent / "results" / "survey_drawn.jsonl"
-Part = Literal["development", "blind", "further", "fresh", "third", "unseen"]
+Part = Literal["development", "blind", "further", "fresh", "third", "unseen", "last"]
 Task = Literal[
-    "causal", "masked", "seq2seq", "image", "audio", "speech", "video", "sequence", "features", "contrast"
+    "causal", "masked", "seq2seq", "image", "audio", "speech", "video", "sequence", "features", "contrast",
+    "bare", "tokens", "answers", "segments", "depths", "boxes", "ctc", "backbone", "titles", "series",
 ]  # fmt: skip
 OPTIMIZERS = {
     "adamw": torch.optim.AdamW,
@@ -38,6 +41,8 @@ OPTIMIZERS = {
     "momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
     "adafactor": torch.optim.Adafactor,
 }
+LATER = ("bare", "tokens", "answers", "segments", "depths", "boxes", "ctc", "backbone", "titles", "series")
+"""The tasks that only the last draw has."""
 LAYER_KEYS = (
     "num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers", "decoder_layers", "num_decoder_layers",
     "encoder_num_hidden_layers", "decoder_num_hidden_layers",
@@ -48,10 +53,9 @@ WIDTH_KEYS = (
     "num_attention_heads", "num_key_value_heads", "n_head", "encoder_attention_heads", "decoder_attention_heads",
     "num_heads",
 )  # fmt: skip
-LABELS = {"image": 1000, "audio": 10, "video": 100, "sequence": 3}
+LABELS = {"image": 1000, "audio": 10, "video": 100, "sequence": 3, **NUM_LABELS}
 TINY_LENGTH, TINY_ROWS, WIDE = 64, 2, 6000
-TITLE_LENGTH = 64
-"""Of the texts that stand beside images."""
+USUAL_TINY = {"boxes": 128}
 TINY_LAYERS = {"audio": 2, "video": 2, "image": 2}
 """Their inputs stay large; four for others, since some repeat a pattern of layers."""
 
@@ -76,6 +80,8 @@ class Drawn:
     rows: int
     length: int
     """Tokens, samples of sound or frames; the side of an image."""
+    seen: int = 0
+    """How many tokens of a text stand for its image."""
 
 
 def survey_cases(tiny: bool = False) -> list[Case]:
@@ -104,29 +110,48 @@ def case_of(drawn: Drawn, tiny: bool = False) -> Case:
     )
 
 
-def small_features(output: Any) -> torch.Tensor:
-    """A loss for models that come without a head."""
-    return output[0].float().square().mean()
-
-
 def matching_pairs(output: Any) -> torch.Tensor:
     """Which text belongs to which image, the loss that these models were made with."""
     logits = output.logits_per_image.float()
     return F.cross_entropy(logits, torch.arange(len(logits), device=logits.device))
 
 
-LOSSES: dict[Task, Callable[[Any], torch.Tensor]] = {"features": small_features, "contrast": matching_pairs}
+LOSSES: dict[str, Callable[[Any], torch.Tensor]] = {
+    "features": small_features,
+    "contrast": matching_pairs,
+    **LATER_LOSSES,
+}
 """Of the tasks whose models compute none themselves."""
 
 
 def tiny_config(drawn: Drawn, full: Mapping[str, Any]) -> dict[str, Any]:
     """Few layers, and wide ones a quarter as wide, with a quarter of the heads."""
     layers = TINY_LAYERS.get(drawn.task, 4)
+    return merged(drawn.config, smaller(full, layers, is_nested=drawn.task in LATER))
+
+
+def smaller(full: Mapping[str, Any], layers: int, is_nested: bool) -> dict[str, Any]:
     small = {key: min(layers, full[key]) for key in LAYER_KEYS if isinstance(full.get(key), int)}
     widths = {key: full[key] for key in WIDTH_KEYS if isinstance(full.get(key), int)}
     if max(widths.values(), default=0) > WIDE:
         small |= {key: max(1, width // 4) for key, width in widths.items()}
-    return dict(drawn.config) | small
+    inner = {key: smaller(full[key], layers, True) for key in inner_keys(full)} if is_nested else {}
+    return small | {key: found for key, found in inner.items() if found}
+
+
+def inner_keys(config: Mapping[str, Any]) -> list[str]:
+    """The parts of a model that is put together from others; not backbones, whose layers are read one by one."""
+    return [
+        key
+        for key, value in config.items()
+        if key.endswith("_config") and key != "backbone_config" and isinstance(value, Mapping)
+    ]
+
+
+def merged(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the second where they differ; so are the parts that are mappings."""
+    inner = {key: merged(first[key], second[key]) for key in inner_keys(second) if isinstance(first.get(key), Mapping)}
+    return {**first, **second, **inner}
 
 
 def batch_of(drawn: Drawn, config: Any, main_input: str, tiny: bool) -> Batch:
@@ -148,6 +173,13 @@ def batch_of(drawn: Drawn, config: Any, main_input: str, tiny: bool) -> Batch:
 def float_batch_of(drawn: Drawn, config: Any, main_input: str, tiny: bool) -> Batch:
     rows = min(TINY_ROWS, drawn.rows) if tiny else drawn.rows
     length = min(TINY_LENGTH, drawn.length) if tiny else drawn.length
+    if drawn.task in LATER:
+        is_text = drawn.task in ("tokens", "answers") or main_input == "input_ids"
+        size = length if is_text and drawn.task != "titles" else drawn.length
+        if tiny:
+            rows = 1 if drawn.task in ("titles", "depths") else rows
+            size = size // 8 if main_input in SOUND_INPUTS else USUAL_TINY.get(drawn.task, size)
+        return partial(later_batch, drawn.task, main_input, rows, size, drawn.seen, config)
     if drawn.task in ("causal", "masked"):
         return token_batch(rows, length, config.vocab_size, drawn.padded)
     if drawn.task == "seq2seq":

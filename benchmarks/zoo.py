@@ -19,6 +19,7 @@ from zoo_hf import hf_cases
 from zoo_images import image_net_cases
 from zoo_second import second_cases
 from zoo_survey_nets import survey_nets
+from zoo_survey_nets_fourth import fourth_nets
 from zoo_survey_nets_further import further_nets
 from zoo_survey_nets_third import third_nets
 from zoo_torch import torch_cases
@@ -43,7 +44,8 @@ def select(names: list[str], tiny: bool = False) -> list[Case]:
 @cache
 def _known(tiny: bool) -> dict[str, Case]:
     others = (*blind_cases(tiny), *second_cases(tiny), *image_net_cases(tiny), *survey_cases(tiny))
-    nets = (case for part in (*survey_nets(tiny), *further_nets(tiny), *third_nets(tiny)) for case in part)
+    draws = (survey_nets, further_nets, third_nets, fourth_nets)
+    nets = (case for draw in draws for part in draw(tiny) for case in part)
     return zoo(tiny) | {case.name: case for case in (*others, *nets)}
 
 

@@ -7,6 +7,7 @@ import json
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -22,19 +23,22 @@ with warnings.catch_warnings():
     from compare_ops import by_case, compare
     from survey_measure import GPU_BYTES, rounds
     from survey_table import summary
+    from survey_tasks import later_batch
 
 
 def test_every_type_was_drawn_once_and_what_was_left_out_has_a_reason() -> None:
     lines = [json.loads(line) for line in survey.DRAWN.read_text().splitlines()]
-    drawn = [line["type"] for line in lines if "skipped" not in line]
+    drawn = [(line["type"], line["part"] == "last") for line in lines if "skipped" not in line]
     assert len(set(drawn)) == len(drawn)
+    tasks = [(line["type"], line["task"]) for line in lines if "skipped" not in line]
+    assert len(set(tasks)) == len(tasks)
     assert all(line.get("skipped") or line["name"] for line in lines)
     counts = {part: len(survey.job_names(part)) for part in get_args(survey.Part)}
-    assert counts == {"development": 36, "blind": 25, "further": 10, "fresh": 26, "third": 6, "unseen": 26}
+    assert counts == {"development": 36, "blind": 25, "further": 10, "fresh": 26, "third": 6, "unseen": 26, "last": 24}
 
 
 def test_the_second_draw_leaves_out_what_the_first_had_and_five_of_eighteen_are_open() -> None:
-    first, second, _ = survey_draw.DRAWS
+    first, second, *_ = survey_draw.DRAWS
     drawn_first = {job[0] for job in itertools.islice(survey_draw.order(first, set()), 60)}
     jobs = list(itertools.islice(survey_draw.order(second, drawn_first), 36))
     assert not drawn_first & {job[0] for job in jobs}
@@ -48,6 +52,44 @@ def test_a_wide_draw_has_models_without_a_head_after_all_others() -> None:
     assert any(wide)
     assert [part for _, _, part in jobs[:14]] == ["third"] * 3 + ["unseen"] * 11
     assert not any(task in survey_draw.WIDER for _, task, _ in survey_draw.order(survey_draw.DRAWS[1], set()))
+
+
+def test_the_last_draw_has_other_tasks_is_all_blind_and_begins_with_types_that_nothing_has() -> None:
+    seen = {"bert", "depth_anything"}
+    jobs = list(survey_draw.order(survey_draw.DRAWS[3], seen))
+    assert {part for _, _, part in jobs} == {"last"}
+    assert {task for _, task, _ in jobs} == set(survey_draw.LATER) == set(survey.LATER)
+    names = [name for name, _, _ in jobs]
+    assert len(set(names)) == len(names)
+    assert set(names[-2:]) == seen
+
+
+def test_layers_of_a_model_of_several_parts_are_halved_in_each() -> None:
+    config = {"text_config": {"num_hidden_layers": 6, "hidden_size": 64}, "num_layers": 3, "backbone_config": {}}
+    assert survey_draw.most_layers(config) == 6
+    half = {"text_config": {"num_hidden_layers": 3, "hidden_size": 64}, "num_layers": 1, "backbone_config": {}}
+    assert survey_draw.halved(config) == half
+    assert survey.merged(config, {"text_config": {"hidden_size": 8}}) == config | {
+        "text_config": {"num_hidden_layers": 6, "hidden_size": 8}
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "main_input", "expected"),
+    [
+        ("tokens", "input_ids", {"input_ids": (3, 8), "labels": (3, 8)}),
+        ("answers", "input_ids", {"input_ids": (3, 8), "start_positions": (3,), "end_positions": (3,)}),
+        ("segments", "pixel_values", {"pixel_values": (3, 3, 8, 8), "labels": (3, 8, 8)}),
+        ("boxes", "pixel_values", {"pixel_values": (3, 3, 8, 8)}),
+        ("titles", "input_ids", {"input_ids": (3, 69), "pixel_values": (3, 3, 8, 8), "labels": (3, 69)}),
+        ("series", "past_values", {"past_values": (3, 12, 2), "target_values": (3, 4)}),
+        ("bare", "input_values", {"input_values": (3, 8)}),
+    ],
+)
+def test_batches_of_the_last_draw(task: str, main_input: str, expected: dict[str, tuple[int, ...]]) -> None:
+    config = SimpleNamespace(vocab_size=10, image_token_id=7, context_length=12, num_input_channels=2, num_targets=4)
+    batch = later_batch(task, main_input, 3, 8, 5, config, "cpu")
+    assert {name: tuple(value.shape) for name, value in batch.items()} == expected
 
 
 @pytest.mark.filterwarnings("ignore")

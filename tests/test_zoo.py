@@ -23,10 +23,12 @@ with warnings.catch_warnings():
     from zoo_images import image_net_cases
     from zoo_second import second_cases
     from zoo_survey_nets import survey_nets
+    from zoo_survey_nets_fourth import fourth_nets
     from zoo_survey_nets_further import further_nets
     from zoo_survey_nets_third import third_nets
 
-    nets = itertools.chain(*survey_nets(tiny=True), *further_nets(tiny=True), *third_nets(tiny=True))
+    draws = (survey_nets, further_nets, third_nets, fourth_nets)
+    nets = itertools.chain(*(part for draw in draws for part in draw(tiny=True)))
     others = [*second_cases(tiny=True), *image_net_cases(tiny=True), *nets]
     CASES = zoo(tiny=True) | {case.name: case for case in others}
 
