@@ -73,7 +73,6 @@ def groups() -> list[Group]:
         ("recurrent", 1, recurrents.recurrents()),
         ("usual filters", 1, usual_filters.usual(2400, seed=3)),
         ("frequent filters", 1, drawn_filters.frequent(480, seed=2)),
-        ("filters by channel", 1, usual_filters.channelwise(720, seed=5)),
         ("extreme filters", 1, extreme_filters.extreme(1200, seed=4)),
         ("drawn filters", 1, drawn_filters.drawn(960, seed=1)),
         ("attention", 3, compute.attentions()),

@@ -1,8 +1,7 @@
 """Workloads of convolutions as nets have them, that a seed draws: images in any number, patches, signals, volumes.
 
-`usual(count, seed)` and `channelwise(count, seed)` are workloads as any. Where `drawn_filters` draws whatever can be
-written, these are what people write, with batches and sizes between those of any grid, so that a fresh net's layers
-have near neighbours.
+`usual(count, seed)` are workloads as any. Where `drawn_filters` draws whatever can be written, these are what people
+write, with batches and sizes between those of any grid, so that a fresh net's layers have near neighbours.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import islice, repeat
+from itertools import islice
 from random import Random
 
 from trainfit.calibrate.drawn_filters import Drawn, convolve
@@ -272,11 +271,3 @@ def usual_layers(seed: int) -> Iterator[Drawn]:
 
 def usual(count: int, seed: int) -> list[Workload]:
     return [partial(convolve, layer) for layer in islice(usual_layers(seed), count)]
-
-
-def channelwise(count: int, seed: int) -> list[Workload]:
-    """Of a window per channel, or channels in groups: their kernels differ by window, type and layout, so that the few
-    among the others leave most of them without a neighbour."""
-    random = Random(seed)
-    drawn = (random.choice((_channelwise, _channelwise, _grouped))(random) for _ in repeat(None))
-    return [partial(convolve, layer) for layer in islice(filter(_is_moderate, drawn), count)]
