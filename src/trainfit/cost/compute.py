@@ -178,7 +178,7 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     num_blocks = _in_whole_waves(batch * heads * blocks, 1 if shares else _BLOCKS_AT_ONCE, num_sms)
     own = (batch * heads if is_causal else num_blocks / max(blocks, 1), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
-    parts = parts_of(axes, own)
+    parts = parts_of(axes, (batch * heads, length, key.shape[2], dim))  # of whole tiles all bytes count
     shared = log(heads / key.shape[1])
 
     def work(rule: str, *sizes: float) -> Work:

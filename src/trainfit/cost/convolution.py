@@ -221,8 +221,11 @@ class _Convolution:
         """As cuDNN says it, or said when the op was measured."""
         if kernels not in _TILED or self.kind == "grouped":  # whose tiles many groups share, or each its own
             return None
-        known = dict(op.kwargs).get(_TILING)
-        return Tiling(*known) if isinstance(known, tuple) else tiling_of(first_pass(op), _PLANNED_FOR)
+        said = dict(op.kwargs)
+        if _TILING in said or _ENGINE in said:  # when it was measured: an engine alone has none
+            known = said.get(_TILING)
+            return Tiling(*known) if isinstance(known, tuple) else None
+        return tiling_of(first_pass(op), _PLANNED_FOR)
 
     def capability(self, op: Op, kernels: Kernels, engine: int) -> int:
         """For which the kernels are made: products whose rows are not aligned have old ones."""
