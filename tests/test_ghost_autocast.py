@@ -157,6 +157,8 @@ def test_weights_are_cast_once_until_the_outermost_autocast_exits() -> None:
         x = torch.randn(2, 4, device="cuda", dtype=torch.bfloat16)
         mode.listener = listen
         with torch.autocast("cuda", torch.bfloat16):
+            with torch.no_grad():
+                layer(x)
             layer(x)
             with torch.autocast("cuda", torch.bfloat16):
                 layer(x)
@@ -166,3 +168,19 @@ def test_weights_are_cast_once_until_the_outermost_autocast_exits() -> None:
             layer(x)
             layer(x)
         assert casts == 3
+
+
+@pytest.mark.parametrize("without_gradients", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_weights_first_cast_without_gradients_get_them_later(device: str, without_gradients: Callable[[], Any]) -> None:
+    """As torch's own cache has it, which is the same for the CPU."""
+    with ghost_gpu("h200"):
+        layer = torch.nn.Linear(4, 4, device=device)
+        x = torch.zeros(2, 4, device=device)
+        with torch.autocast(device, torch.bfloat16):
+            with without_gradients():
+                assert not layer(x).requires_grad
+            y = layer(x)
+        y.sum().backward()
+        assert layer.weight.grad is not None
+        assert layer.weight.grad.dtype == torch.float32

@@ -42,7 +42,11 @@ BANNED = frozenset({"binary_cross_entropy"})
 
 
 class WeightCastCache:
-    """Lower-precision copies of leaf parameters, alive until the outermost autocast exits."""
+    """Lower-precision copies of leaf parameters, alive until the outermost autocast exits.
+
+    Gradients flow through a copy even if it was first made under no_grad (since torch 2.11: autocast_mode.cpp); what is
+    cast under inference_mode could never have them, and is not kept.
+    """
 
     def __init__(self) -> None:
         self._casts: dict[
@@ -59,11 +63,13 @@ class WeightCastCache:
             and not tensor._is_view()
             and dtype == torch.get_autocast_dtype("cuda")
             and torch.is_autocast_cache_enabled()
+            and not torch.is_inference_mode_enabled()
         )
         if not cacheable:
             return tensor.to(dtype)
         if id(tensor) not in self._casts:
-            self._casts[id(tensor)] = (tensor, tensor.to(dtype))
+            with torch.enable_grad():
+                self._casts[id(tensor)] = (tensor, tensor.to(dtype))
         return self._casts[id(tensor)][1]
 
     def clear(self) -> None:
