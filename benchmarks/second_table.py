@@ -68,8 +68,6 @@ Mended with samples that a third set (survey_h200.md) asked for, too:
 
 Not mended:
 
-- mamba2 (sums of 8 GB along an inner dimension, products with transposed operands) and graph (a million rows added
-  up by index) were within 8% by the prices of before, and are not by those of now, which other models are better for.
 - cvt, pegasus and dinov2: the same steps took from 52 to 94 ms, 77 to 117 and 49 to 60 in three processes.
 
 levit's index stayed on the CPU when it was first timed, since the loop did not move buffers that a model makes there:
