@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import os
 from typing import Any
 
 import pytest
 
 gc.disable()  # until all tests are imported
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # its threads spin, and take the cores from the other tests
 
 
 def pytest_collection_finish() -> None:
