@@ -12,6 +12,9 @@ from trainfit.progress import tell
 
 WORKLOADS_PER_CHUNK = 120
 """What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, up to 0.1 s each."""
+SMALL_CHUNK, SMALL_CHUNKS = 24, ("filters of libraries", "filters by channel")
+"""Groups for whose workloads cuDNN compiles a second each, and how many of them are rehearsed by one process: with more
+the others would wait for the last one."""
 HOST_STRETCHES = 3
 """The host is timed before, after and between so many stretches of the GPU's measurements."""
 
@@ -59,5 +62,6 @@ def _pieces() -> Iterator[Chunk]:
     for name, repeats, workloads in all_groups:
         counted = [Counted(name, num_before + i, num_workloads, one) for i, one in enumerate(workloads, start=1)]
         num_before += len(workloads)
-        for first in range(0, len(workloads), WORKLOADS_PER_CHUNK):
-            yield Chunk(f"{name} {first}", repeats, tuple(counted[first : first + WORKLOADS_PER_CHUNK]))
+        size = SMALL_CHUNK if name.removeprefix("held out ") in SMALL_CHUNKS else WORKLOADS_PER_CHUNK
+        for first in range(0, len(workloads), size):
+            yield Chunk(f"{name} {first}", repeats, tuple(counted[first : first + size]))
