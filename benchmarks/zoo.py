@@ -17,6 +17,7 @@ from zoo_blind import blind_cases
 from zoo_case import Case, make_step
 from zoo_hf import hf_cases
 from zoo_images import image_net_cases
+from zoo_libraries import import_libraries, library_cases
 from zoo_second import second_cases
 from zoo_survey_nets import survey_nets
 from zoo_survey_nets_fourth import fourth_nets
@@ -38,6 +39,7 @@ def select(names: list[str], tiny: bool = False) -> list[Case]:
     known = _known(tiny)
     if unknown := [name for name in names if name not in known]:
         sys.exit(f"unknown case {', '.join(unknown)}; known: {', '.join(known)}")
+    import_libraries(names)
     return [known[name] for name in names or zoo(tiny)]
 
 
@@ -46,7 +48,7 @@ def _known(tiny: bool) -> dict[str, Case]:
     others = (*blind_cases(tiny), *second_cases(tiny), *image_net_cases(tiny), *survey_cases(tiny))
     draws = (survey_nets, further_nets, third_nets, fourth_nets)
     nets = (case for draw in draws for part in draw(tiny) for case in part)
-    return zoo(tiny) | {case.name: case for case in (*others, *nets)}
+    return zoo(tiny) | {case.name: case for case in (*others, *nets, *library_cases(tiny))}
 
 
 if __name__ == "__main__":

@@ -1,0 +1,270 @@
+"""Draws nets of public libraries: which are trained, and how, is left to a seed, with no GPU.
+
+    python benchmarks/libraries_draw.py --part open --predicted PREDICTIONS      # 24 to develop with
+    python benchmarks/libraries_draw.py --part closed --predicted PREDICTIONS    # 44, predicted before measured
+    python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
+
+A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
+are the names below, written down before the seed put them in order. Every third family of a library's order is open,
+the others are closed. For each the seed draws the variant with 5 to 350 million parameters (or one of the written
+sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the GPU is to be busy. Then all is
+mechanical: one step is trained small on the CPU, and the batch is scaled by what is predicted. What cannot be trained
+so, or not be traced without stating sizes, is a line with the reason ("skipped") in results/libraries_drawn.jsonl.
+Families that stand in the file are not drawn again, so the script can be stopped and go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import itertools
+import json
+import math
+import random
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+import forks
+from loop import training_step
+from second_predict import predict_case, summary
+from zoo_case import Precision
+from zoo_libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
+
+SEED = 20261120
+WRITTEN_NAMES: dict[str, tuple[str, ...]] = {
+    "diffusers": (
+        "unet_2d", "unet_of_texts", "unet_of_films", "spatio_temporal_unet", "motion_unet", "kandinsky_3",
+        "stable_cascade", "u_vit_2d", "dit", "pixart", "sd_3", "flux", "hunyuan_dit", "aura_flow", "cog_video_x",
+        "latte", "lumina_2", "mochi", "ltx_video", "sana", "stable_audio", "wan", "cosmos", "autoencoder_kl",
+        "vq_model", "autoencoder_tiny", "autoencoder_dc", "temporal_decoder", "autoencoder_wan", "oobleck",
+        "control_net", "prior_transformer", "chroma", "qwen_image", "cog_view_4", "z_image",
+    ),
+    "monai": (
+        "basic_unet", "basic_unet_plus_plus", "attention_unet", "residual_unet", "dyn_unet", "seg_resnet",
+        "seg_resnet_vae", "swin_unetr", "unetr", "v_net", "high_res_net", "flexible_unet", "med_next", "ah_net",
+        "diffusion_unet", "vq_vae", "voxel_morph", "dense_net_3d", "res_net_3d", "hover_net", "masked_vit",
+    ),
+    "smp": (
+        "unet", "unetplusplus", "manet", "linknet", "fpn", "pspnet", "deeplabv3", "deeplabv3plus", "pan", "upernet",
+        "segformer", "dpt",
+    ),
+    "torchaudio": (
+        "conformer", "conv_tasnet", "deep_speech", "emformer", "hdemucs", "hubert_pretrain", "emformer_rnnt",
+        "squim_objective", "squim_subjective", "tacotron2", "wav2letter", "wav2vec2", "wave_rnn", "wavlm",
+    ),
+    "pyg": (
+        "gcn", "graph_sage", "gin", "gat", "pna", "edge_cnn", "deep_gcn", "linkx", "light_gcn", "sg_former",
+        "polynormer", "attentive_fp", "schnet", "dime_net", "vis_net", "gps", "graph_transformer", "relational_gcn",
+        "gated_graph", "crystal_graph", "res_gated", "gat_v2", "edge_conditioned", "point_net_pp", "arma", "chebyshev",
+        "gcn_2", "film", "deep_graph_infomax", "group_reversible",
+    ),
+    "x_transformers": (
+        "rotary_lm", "alibi_lm", "masked_lm", "x_vit", "x_encoder_decoder", "recurrent_memory", "continuous", "x_val",
+        "belief_state", "next_latent", "macaron", "sandwich", "memory_tokens", "cross_attender", "neo_mlp",
+    ),
+}  # fmt: skip
+COUNTS: dict[Part, dict[str, int]] = {
+    "open": {"timm": 9, "torchvision": 4, "diffusers": 4, "monai": 2, "smp": 1, "torchaudio": 1, "pyg": 2,
+             "x_transformers": 1},
+    "closed": {"timm": 16, "torchvision": 6, "diffusers": 7, "monai": 4, "smp": 2, "torchaudio": 3, "pyg": 4,
+               "x_transformers": 2},
+}  # fmt: skip
+ROW = 3
+PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
+OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor": 5}
+CHECKPOINTING = ("set_grad_checkpointing", "enable_gradient_checkpointing")
+FEWEST, MOST = 5_000_000, 350_000_000
+ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
+SHORTEST_MS, LONGEST_MS, LONGEST_STEP_MS, LARGEST_BYTES = 15, 120, 180, 34 * 2**30
+LIMIT_S, SLOWEST_S, TRIES = 240, 40, 4
+
+
+@dataclass(frozen=True)
+class Job:
+    family: str
+    library: str
+    part: Part
+
+
+class Skipped(Exception):
+    """Why a family is left out."""
+
+
+def order(library: str) -> Iterator[Job]:
+    names = sorted(families(library))
+    for number, family in enumerate(random.Random(f"{SEED} {library}").sample(names, len(names))):
+        yield Job(family, library, "closed" if number % ROW else "open")
+
+
+def families(library: str) -> tuple[str, ...]:
+    if library in WRITTEN_NAMES:
+        return WRITTEN_NAMES[library]
+    found = {other: set(variants_of(other)) for other in ("timm", "torchvision")}
+    both = found["timm"] & found["torchvision"]
+    lost = {family for family in both if random.Random(f"{SEED} whose {family}").choice(sorted(found)) != library}
+    elsewhere = {family for names in WRITTEN_NAMES.values() for family in names}
+    return tuple(found[library] - lost - elsewhere)
+
+
+def variants_of(library: str) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = importlib.import_module(f"zoo_libraries_{library}").families()
+    return found
+
+
+def draw_family(job: Job) -> tuple[Drawn, float]:
+    """It with a first batch, and for how many milliseconds the GPU is to be busy."""
+    chance = random.Random(f"{SEED} {job.family}")
+    precision = chance.choices(list(PRECISIONS), list(PRECISIONS.values()))[0]
+    optimizer = chance.choices(list(OPTIMIZERS), list(OPTIMIZERS.values()))[0]
+    channels_last, checkpointed, clipped = (chance.random() < share for share in (0.5, 0.12, 0.2))
+    target_ms = math.exp(chance.uniform(math.log(20), math.log(110)))
+    model, size, made = some_variant(job, chance)
+    net = net_of(job.library, model, size, tiny=False)
+    if precision not in net.precisions:
+        precision = chance.choices(net.precisions, [PRECISIONS[other] for other in net.precisions])[0]
+    return (
+        Drawn(
+            family=job.family,
+            name="_".join(part for part in (job.library, model.replace(".", "_"), size, precision) if part),
+            part=job.part,
+            library=job.library,
+            model=model,
+            size=size,
+            precision=precision,
+            optimizer=optimizer,
+            channels_last=channels_last and net.may_be_channels_last,
+            checkpointed=checkpointed and any(hasattr(made.net, method) for method in CHECKPOINTING),
+            clip_grad_norm=1.0 if clipped else None,
+            rows=net.rows,
+        ),
+        target_ms,
+    )
+
+
+def some_variant(job: Job, chance: random.Random) -> tuple[str, str, Trained]:
+    """The first of a shuffled family with so many parameters; of a written one, any of its sizes."""
+    if job.library in WRITTEN_NAMES:
+        sizes = importlib.import_module(f"zoo_libraries_{job.library}").WRITTEN[job.family].sizes
+        variants = [(job.family, chance.choice(sorted(sizes)))]
+    else:
+        names = variants_of(job.library)[job.family]
+        variants = [(name, "") for name in chance.sample(names, len(names))]
+    for model, size in variants:
+        made: Any = built(net_of(job.library, model, size, tiny=False))
+        count = sum(weight.numel() for weight in made.parameters())
+        if job.library in WRITTEN_NAMES or FEWEST <= count <= MOST:
+            return model, size, made
+    raise Skipped("no variant has 5 to 350 million parameters")
+
+
+def built(net: Any) -> Any:
+    """On the meta device, unless it reads what it computed while it is built."""
+    try:
+        with torch.device("meta"):
+            return net.build()
+    except (RuntimeError, NotImplementedError):
+        return net.build()
+
+
+def fitting_rows(drawn: Drawn, target_ms: float) -> tuple[Drawn, dict[str, Any]]:
+    """The batch by which the GPU is busy as long as was drawn, and the prediction."""
+    variant = "every layer" if drawn.checkpointed else "plain"
+    tried: dict[int, dict[str, Any]] = {}
+    while True:
+        begin_s = time.process_time()
+        tried[drawn.rows] = row = predict_case(case_of(drawn), variant)
+        if (lasted_s := time.process_time() - begin_s) > SLOWEST_S:
+            raise Skipped(f"takes {lasted_s:.0f} s to predict")
+        room = min(target_ms / row["busy_ms"], LONGEST_STEP_MS / row["step_ms"], LARGEST_BYTES / row["classic"][1])
+        rows = max((rows for rows in ROWS if rows <= drawn.rows * room), default=1)
+        if rows in tried or 0.8 < room < 1.25 or len(tried) == TRIES:
+            break
+        drawn = replace(drawn, rows=rows)
+    is_short = row["step_ms"] <= LONGEST_STEP_MS and SHORTEST_MS <= row["busy_ms"] <= LONGEST_MS
+    if not (is_short and row["classic"][1] <= LARGEST_BYTES):
+        raise Skipped(
+            f"a batch of {drawn.rows} is predicted to take {row['busy_ms']:.0f} ms of the GPU, {row['step_ms']:.0f} ms,"
+            f" and {row['classic'][1] / 2**30:.1f} GiB"
+        )
+    return drawn, row
+
+
+def consider(job: Job) -> dict[str, Any]:
+    """One family: {"drawn", "predicted"} or {"skipped"}; runs in a process of its own."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    where = "build"
+    try:
+        drawn, target_ms = draw_family(job)
+        where = "train"
+        small = replace(drawn, precision="fp32")  # a CPU's other types are slow
+        training_step(case_of(small, tiny=True), "cpu", drawn.checkpointed)()
+        where = "trace"
+        drawn, predicted = fitting_rows(drawn, target_ms)
+    except Skipped as reason:
+        return {"skipped": str(reason)}
+    except Exception as error:
+        traceback.print_exc(limit=-8)
+        text = re.sub(r"\S*/site-packages/", "", str(error))
+        return {"skipped": f"{where}: {type(error).__name__}: {text}"[:400]}
+    return {"drawn": asdict(drawn), "predicted": predicted}
+
+
+def draw(part: Part, library: str, predicted: Path) -> None:
+    """The families of one library, until there are enough."""
+    lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
+    done = {line["family"] for line in lines}
+    here = [line for line in lines if (line["part"], line["library"]) == (part, library) and "skipped" not in line]
+    missing = COUNTS[part][library] - len(here)
+    if missing <= 0:
+        return
+    module = importlib.import_module(f"zoo_libraries_{library}")
+    jobs = [job for job in order(library) if job.part == part and job.family not in done]
+    if library in WRITTEN_NAMES:  # as many as are written; whoever needs more writes them first
+        jobs = list(itertools.takewhile(lambda job: job.family in module.WRITTEN, jobs))
+    for job, found in forks.run(jobs, consider, width=1, timeout_s=LIMIT_S):
+        if "drawn" in found:
+            append(DRAWN, found["drawn"])
+            append(predicted, found["predicted"])
+            print(summary(found["predicted"]), flush=True)
+            missing -= 1
+        else:
+            reason = found.get("skipped") or f"crash: {found['error']}"
+            append(DRAWN, {"family": job.family, "library": library, "part": part, "skipped": reason})
+            print(f"{job.family}: {reason}", flush=True)
+        if missing <= 0:
+            return
+    print(f"{library}: {missing} more would be drawn, if they were written")
+
+
+def append(path: Path, line: dict[str, Any]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", choices=get_args(Part), help="print the names of a part that was drawn")
+    parser.add_argument("--part", choices=get_args(Part))
+    parser.add_argument("--library", choices=list(PACKAGES), nargs="+", default=list(PACKAGES))
+    parser.add_argument("--predicted", type=Path, help="where predictions are appended")
+    args = parser.parse_args()
+    if args.list:
+        print(*job_names(args.list))
+        return
+    if not (args.part and args.predicted):
+        parser.error("--list, or --part and --predicted")
+    for library in args.library:
+        draw(args.part, library, args.predicted)
+
+
+if __name__ == "__main__":
+    main()

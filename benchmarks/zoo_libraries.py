@@ -1,0 +1,151 @@
+"""Nets that public libraries have, as a seed drew them: timm, torchvision, diffusers, monai and others.
+
+libraries_draw.py drew them and wrote results/libraries_drawn.jsonl; here its lines become cases. `open` ones are there
+to develop with, `closed` ones are predicted before anybody measures them. They are not part of `zoo()`; `select` knows
+by name those whose library can be imported, and imports it then. Nothing else is imported here, and nothing needs a
+GPU. In: whether they are to be small (a CPU then trains them in seconds). Out: cases.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from zoo_case import Case, Precision
+from zoo_survey_nets import Net, to_layout
+
+DRAWN = Path(__file__).parent / "results" / "libraries_drawn.jsonl"
+Part = Literal["open", "closed"]
+PACKAGES = {
+    "timm": "timm",
+    "torchvision": "torchvision",
+    "diffusers": "diffusers",
+    "monai": "monai",
+    "smp": "segmentation_models_pytorch",
+    "torchaudio": "torchaudio",
+    "pyg": "torch_geometric",
+    "x_transformers": "x_transformers",
+}
+"""The package of each library; zoo_libraries_NAME.py has its nets."""
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "fused": partial(torch.optim.AdamW, fused=True),
+    "momentum": partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+    "rmsprop": partial(torch.optim.RMSprop, lr=1e-4, momentum=0.9),
+    "adafactor": torch.optim.Adafactor,
+}
+TINY_ROWS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A line of the file: what the seed chose, and the batch that the draw came to."""
+
+    family: str
+    name: str
+    part: Part
+    library: str
+    model: str
+    """The library's name of it, or its name in zoo_libraries_LIBRARY.py."""
+    size: str = ""
+    """Which size of a written model."""
+    precision: Precision
+    optimizer: str
+    channels_last: bool
+    checkpointed: bool
+    clip_grad_norm: float | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """A model whose sizes stand here, since its library has no names for them."""
+
+    make: Callable[..., Net]
+    tiny: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+
+
+class Trained(nn.Module):
+    """A library's net and how it is trained: `loss(net, **batch)`."""
+
+    def __init__(self, net: nn.Module, loss: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.net = net
+        self.loss = loss
+
+    def forward(self, **batch: Any) -> Tensor:
+        return self.loss(self.net, **batch)
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
+        """As the library does it, which is without reentrance in all of them."""
+        net: Any = self.net
+        if hasattr(net, "set_grad_checkpointing"):
+            net.set_grad_checkpointing(True)
+        else:
+            net.enable_gradient_checkpointing()
+
+
+def read_drawn() -> list[Drawn]:
+    lines = (json.loads(line) for line in DRAWN.read_text().splitlines()) if DRAWN.exists() else iter(())
+    return [Drawn(**line) for line in lines if "skipped" not in line]
+
+
+def library_cases(tiny: bool = False) -> list[Case]:
+    """Those whose library is there."""
+    return [case_of(drawn, tiny) for drawn in read_drawn() if is_there(drawn.library)]
+
+
+@cache
+def is_there(library: str) -> bool:
+    return importlib.util.find_spec(PACKAGES[library]) is not None
+
+
+def import_libraries(names: Sequence[str]) -> None:
+    """What the cases of these names need, if they are of libraries."""
+    for library in sorted({drawn.library for drawn in read_drawn() if drawn.name in names}):
+        importlib.import_module(f"zoo_libraries_{library}")
+
+
+def net_of(library: str, model: str, size: str, tiny: bool) -> Net:
+    module = importlib.import_module(f"zoo_libraries_{library}")
+    if not hasattr(module, "WRITTEN"):
+        return module.net(model, tiny)  # type: ignore[no-any-return]
+    written: Written = module.WRITTEN[model]
+    return written.make(**(written.tiny if tiny else written.sizes[size]))
+
+
+def case_of(drawn: Drawn, tiny: bool = False) -> Case:
+    dtype = torch.bfloat16 if drawn.precision == "bf16" else torch.float32
+    net = partial(net_of, drawn.library, drawn.model, drawn.size, tiny)
+
+    def build() -> nn.Module:
+        convert: Any = net().build().to  # the memory format is missing from its type
+        return convert(memory_format=torch.channels_last) if drawn.channels_last else convert()
+
+    def batch(device: str) -> dict[str, Tensor]:
+        rows = min(TINY_ROWS, drawn.rows) if tiny else drawn.rows
+        return {name: to_layout(made(rows, device, dtype), drawn.channels_last) for name, made in net().fields.items()}
+
+    return Case(
+        name=drawn.name,
+        build=build,
+        batch=batch,
+        precision=drawn.precision,
+        optimizer=OPTIMIZERS[drawn.optimizer],
+        checkpoint=drawn.checkpointed,
+        clip_grad_norm=drawn.clip_grad_norm,
+    )
+
+
+def job_names(part: str) -> list[str]:
+    return [drawn.name + ":every" * drawn.checkpointed for drawn in read_drawn() if drawn.part == part]

@@ -1,0 +1,133 @@
+"""Nets of torch_geometric, on random graphs; a row is a part of the graph with its own nodes and edges.
+
+Out: `WRITTEN`, by the names that libraries_draw.py has. Convolutions that the library has no whole model of are stacked
+as it stacks its own (`BasicGNN`). Edges are taken as they are: no self loops are taken out or added, since how many
+there are is known only from the numbers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric import nn as pyg
+from torch_geometric.nn.models.basic_gnn import BasicGNN
+
+from zoo_libraries import Trained, Written
+from zoo_survey_nets import ANY, Field, Net, edges, nodes
+
+NODES = 1000
+"""Of a row."""
+
+
+def classify(net: nn.Module, features: Tensor, links: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(net(features, links), labels)
+
+
+def on_nodes(make: Callable[[], nn.Module], channels: int, degree: int, classes: int) -> Net:
+    """Every node is sorted into a class."""
+    fields = {
+        "features": nodes(NODES, channels),
+        "links": edges(NODES, NODES * degree),
+        "labels": nodes(NODES, limit=classes),
+    }
+    return Net("nodes", lambda: Trained(make(), classify), 64, fields, ANY)
+
+
+def basic(name: str, **fixed: Any) -> Callable[..., Net]:
+    """One of the library's own models of many layers."""
+
+    def make(channels: int, width: int, layers: int, degree: int, classes: int, **others: Any) -> Net:
+        def build() -> nn.Module:
+            return getattr(pyg, name)(channels, width, layers, classes, **fixed, **others)  # type: ignore[no-any-return]
+
+        return on_nodes(build, channels, degree, classes)
+
+    return make
+
+
+def stacked(convolution: Callable[[int, int], nn.Module]) -> Callable[..., Net]:
+    """Layers of a convolution, put together as the library does it."""
+
+    class Stacked(BasicGNN):
+        supports_edge_weight, supports_edge_attr, supports_norm_batch = False, False, False
+
+        def init_conv(self, in_channels: Any, out_channels: int, **_: Any) -> Any:
+            return convolution(in_channels, out_channels)
+
+    def make(channels: int, width: int, layers: int, degree: int, classes: int, **others: Any) -> Net:
+        return on_nodes(lambda: Stacked(channels, width, layers, classes, **others), channels, degree, classes)
+
+    return make
+
+
+def degrees(degree: int) -> Tensor:
+    """How many nodes have how many neighbours."""
+    counts = torch.distributions.Poisson(torch.tensor(float(degree), device="cpu")).log_prob(
+        torch.arange(4 * degree, device="cpu", dtype=torch.float32)
+    )
+    return (counts.exp() * NODES).long()
+
+
+def pna(channels: int, width: int, layers: int, degree: int, classes: int) -> Net:
+    def build() -> nn.Module:
+        return pyg.PNA(
+            channels, width, layers, classes, norm="batch_norm", deg=degrees(degree),
+            aggregators=["mean", "min", "max", "std"], scalers=["identity", "amplification", "attenuation"],
+        )  # fmt: skip
+
+    return on_nodes(build, channels, degree, classes)
+
+
+class Gps(nn.Module):
+    """As the library's example has it, molecules of different sizes."""
+
+    def __init__(self, width: int, layers: int, heads: int) -> None:
+        super().__init__()
+        self.atoms, self.bonds = nn.Embedding(28, width), nn.Embedding(4, width)
+        self.layers = nn.ModuleList(
+            pyg.GPSConv(width, pyg.GINEConv(pyg.MLP([width, width, width], norm=None)), heads=heads)
+            for _ in range(layers)
+        )
+        self.head = pyg.MLP([width, width // 2, width // 4, 1], norm=None)
+
+    def forward(self, atoms: Tensor, links: Tensor, bonds: Tensor, batch: Tensor, count: int) -> Tensor:
+        x, edge_attr = self.atoms(atoms), self.bonds(bonds)
+        for layer in self.layers:
+            x = layer(x, links, batch, edge_attr=edge_attr)
+        return self.head(pyg.global_add_pool(x, batch, count)).squeeze(-1)  # type: ignore[no-any-return]
+
+
+def whose(per_row: int) -> Field:
+    """Which row a node is of."""
+    return lambda rows, device, dtype: torch.arange(rows, device=device).repeat_interleave(per_row)
+
+
+def gps(width: int, layers: int, heads: int) -> Net:
+    def regress(net: nn.Module, atoms: Tensor, links: Tensor, bonds: Tensor, batch: Tensor, wanted: Tensor) -> Tensor:
+        return (net(atoms, links, bonds, batch, len(wanted)) - wanted).abs().mean()
+
+    fields = {
+        "atoms": nodes(24, limit=28),
+        "links": edges(24, 50),
+        "bonds": nodes(50, limit=4),
+        "batch": whose(24),
+        "wanted": lambda rows, device, dtype: torch.randn(rows, device=device, dtype=dtype),
+    }
+    return Net("gps", lambda: Trained(Gps(width, layers, heads), regress), 256, fields, ANY)
+
+
+TINY = {"channels": 16, "width": 16, "layers": 2, "degree": 4, "classes": 5}
+ARXIV = {"channels": 128, "width": 256, "layers": 3, "degree": 7, "classes": 40}
+PRODUCTS = {"channels": 100, "width": 256, "layers": 3, "degree": 25, "classes": 47}
+REDDIT = {"channels": 602, "width": 128, "layers": 2, "degree": 50, "classes": 41}
+USUAL = {"arxiv": ARXIV, "products": PRODUCTS, "reddit": REDDIT}
+WRITTEN = {
+    "gps": Written(gps, {"width": 16, "layers": 2, "heads": 2},
+                   {"64": {"width": 64, "layers": 10, "heads": 4}, "256": {"width": 256, "layers": 6, "heads": 8}}),
+    "pna": Written(pna, TINY, {"arxiv": ARXIV | {"width": 128}, "products": PRODUCTS | {"width": 64}}),
+    "gcn": Written(basic("GCN", add_self_loops=False), TINY, USUAL),
+}  # fmt: skip
