@@ -1,6 +1,7 @@
 """Workloads of attention that a seed draws: lengths, heads, batches, masks and dropout as models have them.
 
-`drawn(count, seed)` are workloads as any, of every backend that torch may choose.
+`drawn(count, seed)` are workloads as any, of every backend that torch may choose; `masked(count, seed)` are those with
+a mask, or a bias that is learned, of every shape that broadcasts to the scores.
 """
 
 from __future__ import annotations
@@ -8,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
-from math import log2
+from math import log2, prod
 from random import Random
 from typing import Any
 
-from torch.nn.attention import SDPBackend
+import torch
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from trainfit.calibrate.compute import attention
-from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
 
 _LENGTHS = (49, 50, 64, 77, 128, 196, 197, 256, 257, 512, 512, 577, 1024, 1024, 1500, 2048, 4096)
 _HEADS = (1, 2, 3, 4, 6, 8, 8, 12, 12, 16, 16, 20, 24, 32)
@@ -67,3 +70,54 @@ def _cases(seed: int) -> Iterator[tuple[Any, ...]]:
 
 def drawn(count: int, seed: int) -> list[Workload]:
     return [partial(attention, *case) for case in islice(_cases(seed), count)]
+
+
+_MASKED_LENGTHS = (49, 64, 77, 128, 144, 196, 197, 256, 256, 320, 384, 512, 512, 577, 640, 832, 1024, 1024, 1178, 2048)
+_MASKED_DIMS = (32, 64, 64, 64, 96, 128, 128)
+_MOST_MASKED_PAIRS = 2**28
+
+
+def biased(
+    backend: SDPBackend, dtype: torch.dtype, scores: tuple[int, int, int, int], dim: int, mask: tuple[int, ...],
+    is_learned: bool, dropout: float,
+) -> None:  # fmt: skip
+    """Attention with something added to its scores, (batch, heads, queries, keys) of them, and its backward pass."""
+    batch, heads, length, key_length = scores
+
+    def project(length: int) -> torch.Tensor:
+        return randn(batch, length, heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
+
+    padded = randn(*mask[:-1], -(-mask[-1] // 8) * 8, dtype=dtype)
+    bias = padded[..., : mask[-1]].requires_grad_(is_learned)  # rows as torch's own copy has them where it makes one
+    query, key, value = project(length), project(key_length), project(key_length)
+    with sdpa_kernel(backend):
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias.expand(scores), dropout_p=dropout)
+        out.transpose(1, 2).reshape(batch, length, -1).backward(randn(batch, length, heads * dim, dtype=dtype))
+
+
+def _masked_case(random: Random) -> tuple[Any, ...]:
+    is_cudnn = random.random() < 0.4
+    length = random.choice(_MASKED_LENGTHS) if random.random() < 0.7 else round(2 ** random.uniform(4, 11))
+    key_length = random.choice(_MASKED_LENGTHS) if random.random() < 0.15 else length
+    heads, dim = random.choice(_HEADS), random.choice(_MASKED_DIMS)
+    batch = round(2 ** random.uniform(0, log2(2**18 / length)))
+    scores = (batch, heads, length, key_length)
+    kept = random.choice(((1, 0, 1, 1), (1, 0, 0, 1), (1, 0, 0, 1), (0, 0, 1, 1), (0, 1, 1, 1), (1, 1, 1, 1)))
+    mask = tuple(size if is_kept else 1 for size, is_kept in zip(scores, kept, strict=True))
+    dtype = BF16 if is_cudnn else random.choice((BF16, BF16, FP16, FP32, FP32))
+    is_learned = not is_cudnn and bool(kept[1]) and random.random() < 0.7
+    dropout = 0.1 if not is_cudnn and random.random() < 0.15 else 0.0
+    backend = SDPBackend.CUDNN_ATTENTION if is_cudnn else SDPBackend.EFFICIENT_ATTENTION
+    return backend, dtype, scores, dim, mask, is_learned, dropout
+
+
+def _masked_cases(seed: int) -> Iterator[tuple[Any, ...]]:
+    random = Random(seed)
+    while True:
+        case = _masked_case(random)
+        if _FEWEST_PAIRS <= prod(case[2]) <= _MOST_MASKED_PAIRS:
+            yield case
+
+
+def masked(count: int, seed: int) -> list[Workload]:
+    return [partial(biased, *case) for case in islice(_masked_cases(seed), count)]
