@@ -87,11 +87,10 @@ def biased(
     def project(length: int) -> torch.Tensor:
         return randn(batch, length, heads, dim, dtype=dtype).transpose(1, 2).requires_grad_()
 
-    padded = randn(*mask[:-1], -(-mask[-1] // 8) * 8, dtype=dtype)
-    bias = padded[..., : mask[-1]].requires_grad_(is_learned)  # rows as torch's own copy has them where it makes one
+    bias = randn(*mask, dtype=dtype).requires_grad_(is_learned)
     query, key, value = project(length), project(key_length), project(key_length)
     with sdpa_kernel(backend):
-        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias.expand(scores), dropout_p=dropout)
+        out = F.scaled_dot_product_attention(query, key, value, attn_mask=bias, dropout_p=dropout)
         out.transpose(1, 2).reshape(batch, length, -1).backward(randn(batch, length, heads * dim, dtype=dtype))
 
 
