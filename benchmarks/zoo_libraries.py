@@ -36,6 +36,8 @@ PACKAGES = {
     "x_transformers": "x_transformers",
 }
 """The package of each library; zoo_libraries_NAME.py has its nets."""
+STARTS_CUDA = ("pyg",)
+"""What starts CUDA when it is imported, and must not be by a process that forks others which use CUDA."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "fused": partial(torch.optim.AdamW, fused=True),
@@ -111,13 +113,25 @@ def is_there(library: str) -> bool:
 
 
 def import_libraries(names: Sequence[str]) -> None:
-    """What the cases of these names need, if they are of libraries."""
+    """What the cases of these names need, if they are of libraries, but not what starts CUDA."""
     for library in sorted({drawn.library for drawn in read_drawn() if drawn.name in names}):
-        importlib.import_module(f"zoo_libraries_{library}")
+        if library not in STARTS_CUDA:
+            import_nets(library)
+
+
+def import_nets(library: str) -> Any:
+    """The nets' module; what it computes while it is imported is computed on the CPU, in the usual type."""
+    dtype = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.device("cpu"):
+            return importlib.import_module(f"zoo_libraries_{library}")
+    finally:
+        torch.set_default_dtype(dtype)
 
 
 def net_of(library: str, model: str, size: str, tiny: bool) -> Net:
-    module = importlib.import_module(f"zoo_libraries_{library}")
+    module = import_nets(library)
     if not hasattr(module, "WRITTEN"):
         return module.net(model, tiny)  # type: ignore[no-any-return]
     written: Written = module.WRITTEN[model]

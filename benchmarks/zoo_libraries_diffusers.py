@@ -6,50 +6,16 @@ a velocity), autoencoders their input.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import diffusers
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zoo_libraries import Trained, Written
-from zoo_survey_nets import ANY, Field, Net, below, floats, nodes, padding
-
-STEPS = 1000
-
-
-def denoise(net: nn.Module, wanted: Tensor, **inputs: Any) -> Tensor:
-    return F.mse_loss(net(**inputs, return_dict=False)[0], wanted)
-
-
-def present(length: int) -> Field:
-    """Which words are there; every other row ends with a quarter of padding."""
-    absent = padding(length)
-    return lambda rows, device, dtype: ~absent(rows, device, dtype)
-
-
-def places(*shape: int) -> Field:
-    """What is the same for every row."""
-    return lambda rows, device, dtype: torch.zeros(shape, device=device, dtype=dtype)
-
-
-def denoiser(
-    name: str,
-    config: Mapping[str, Any],
-    fields: Mapping[str, Field],
-    wanted: Field,
-    is_image: bool = False,
-    **fixed: Any,
-) -> Net:
-    """`config` is what the class is made with, `fields` what its forward takes, and `fixed`, the same every time."""
-
-    def build() -> nn.Module:
-        return Trained(getattr(diffusers, name)(**config), partial(denoise, **fixed))
-
-    return Net(name, build, 8, {**fields, "wanted": wanted}, ANY, is_image)
+from zoo_libraries_denoise import STEPS, denoiser, places, present
+from zoo_libraries_diffusers_more import MORE
+from zoo_survey_nets import ANY, Net, below, floats, nodes
 
 
 def sd_3(side: int, layers: int, heads: int, texts: int, text_width: int, **others: Any) -> Net:
@@ -136,7 +102,7 @@ def qwen_image(side: int, heads: int, layers: int, texts: int, text_width: int) 
     return denoiser("QwenImageTransformer2DModel", config, fields, floats(side * side, 64), img_shapes=shapes)
 
 
-WRITTEN = {
+WRITTEN = MORE | {
     "sd_3": Written(
         sd_3,
         {"side": 16, "layers": 2, "heads": 2, "texts": 8, "text_width": 64},

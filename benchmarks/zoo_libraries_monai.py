@@ -24,7 +24,10 @@ def segment(net: nn.Module, scans: Tensor, segments: Tensor) -> Tensor:
     return loss(found, segments)  # type: ignore[no-any-return]
 
 
-def segmenting(name: str, side: int, channels: int, segments: int, **config: Any) -> Net:
+def segmenting(name: str, side: int, channels: int, segments: int, widths: tuple[int, ...] = (), **config: Any) -> Net:
+    if widths:
+        config["channels"] = widths
+
     def build() -> nn.Module:
         return Trained(getattr(nets, name)(in_channels=channels, out_channels=segments, **config), segment)
 
@@ -32,10 +35,11 @@ def segmenting(name: str, side: int, channels: int, segments: int, **config: Any
     return Net(name, build, 2, fields, ANY)
 
 
-def res_net_3d(name: str, side: int) -> Net:
-    def classify(net: nn.Module, scans: Tensor, labels: Tensor) -> Tensor:
-        return F.cross_entropy(net(scans), labels)
+def classify(net: nn.Module, scans: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(net(scans), labels)
 
+
+def res_net_3d(name: str, side: int) -> Net:
     def build() -> nn.Module:
         return Trained(getattr(nets, name)(spatial_dims=3, n_input_channels=1, num_classes=4), classify)
 
@@ -61,6 +65,53 @@ def seg_resnet_vae(side: int, width: int) -> Net:
     return Net("SegResNetVAE", build, 2, fields, ANY)
 
 
+def dense_net_3d(side: int, width: int, growth: int, layers: tuple[int, ...]) -> Net:
+    def build() -> nn.Module:
+        sizes: Any = {"init_features": width, "growth_rate": growth, "block_config": layers}
+        return Trained(nets.DenseNet(spatial_dims=3, in_channels=1, out_channels=4, **sizes), classify)
+
+    return Net("DenseNet", build, 4, {"scans": floats(1, side, side, side), "labels": below(4)}, ANY)
+
+
+def hover_net(mode: str, side: int, kept: int, kinds: int) -> Net:
+    """Nuclei, which way their middle lies, and their kind, in the middle of an image."""
+
+    def find(net: nn.Module, images: Tensor, nuclei: Tensor, ways: Tensor, types: Tensor) -> Tensor:
+        found = {str(getattr(key, "value", key)): value for key, value in net(images).items()}
+        scores, away, kind = (found[key] for key in ("nucleus_prediction", "horizontal_vertical", "type_prediction"))
+        return F.cross_entropy(scores, nuclei) + F.mse_loss(away, ways) + F.cross_entropy(kind, types)
+
+    def build() -> nn.Module:
+        return Trained(nets.HoVerNet(mode=mode, out_classes=kinds), find)
+
+    fields = {
+        "images": floats(3, side, side),
+        "nuclei": below(2, kept, kept),
+        "ways": floats(2, kept, kept),
+        "types": below(kinds, kept, kept),
+    }
+    return Net("HoVerNet", build, 4, fields, ANY, True)
+
+
+def residual_unet(**sizes: Any) -> Net:
+    return segmenting("UNet", spatial_dims=3, num_res_units=2, **sizes)
+
+
+def attention_unet(**sizes: Any) -> Net:
+    return segmenting("AttentionUnet", spatial_dims=3, **sizes)
+
+
+def unetr(side: int, **sizes: Any) -> Net:
+    return segmenting("UNETR", side=side, img_size=(side, side, side), **sizes)
+
+
+def basic_unet(**sizes: Any) -> Net:
+    return segmenting("BasicUNet", spatial_dims=3, **sizes)
+
+
+FEW: dict[str, Any] = {"side": 32, "channels": 1, "segments": 2}
+ORGANS: dict[str, Any] = {"side": 96, "channels": 1, "segments": 14}
+TUMOURS: dict[str, Any] = {"side": 128, "channels": 4, "segments": 4}
 WRITTEN = {
     "res_net_3d": Written(
         res_net_3d,
@@ -76,5 +127,35 @@ WRITTEN = {
     ),
     "seg_resnet_vae": Written(
         seg_resnet_vae, {"side": 32, "width": 8}, {"16": {"side": 128, "width": 16}, "32": {"side": 96, "width": 32}}
+    ),
+    "dense_net_3d": Written(
+        dense_net_3d,
+        {"side": 32, "width": 16, "growth": 8, "layers": (2, 2, 2)},
+        {"121": {"side": 96, "width": 64, "growth": 32, "layers": (6, 12, 24, 16)},
+         "169": {"side": 64, "width": 64, "growth": 32, "layers": (6, 12, 32, 32)}},
+    ),
+    "hover_net": Written(
+        hover_net,
+        {"mode": "fast", "side": 256, "kept": 164, "kinds": 5},
+        {"fast": {"mode": "fast", "side": 256, "kept": 164, "kinds": 5},
+         "original": {"mode": "original", "side": 270, "kept": 80, "kinds": 7}},
+    ),
+    "residual_unet": Written(
+        residual_unet, FEW | {"widths": (8, 16), "strides": (2,)},
+        {"organs": ORGANS | {"widths": (32, 64, 128, 256, 512), "strides": (2, 2, 2, 2)},
+         "tumours": TUMOURS | {"widths": (16, 32, 64, 128, 256), "strides": (2, 2, 2, 2)}},
+    ),
+    "attention_unet": Written(
+        attention_unet, FEW | {"widths": (8, 16), "strides": (2,)},
+        {"organs": ORGANS | {"widths": (32, 64, 128, 256), "strides": (2, 2, 2)},
+         "tumours": TUMOURS | {"widths": (16, 32, 64, 128, 256), "strides": (2, 2, 2, 2)}},
+    ),
+    "unetr": Written(
+        unetr, FEW | {"hidden_size": 48, "mlp_dim": 96, "num_heads": 4},
+        {"organs": ORGANS, "tumours": TUMOURS | {"feature_size": 32}},
+    ),
+    "basic_unet": Written(
+        basic_unet, FEW | {"features": (8, 8, 8, 16, 16, 8)},
+        {"organs": ORGANS, "tumours": TUMOURS | {"features": (48, 48, 96, 192, 384, 48), "upsample": "nontrainable"}},
     ),
 }  # fmt: skip

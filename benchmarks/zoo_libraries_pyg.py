@@ -8,6 +8,7 @@ there are is known only from the numbers themselves.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,6 +121,76 @@ def gps(width: int, layers: int, heads: int) -> Net:
     return Net("gps", lambda: Trained(Gps(width, layers, heads), regress), 256, fields, ANY)
 
 
+class DeepGcn(nn.Module):
+    """As the library's example has it: residual layers, normed before they are convolved."""
+
+    def __init__(self, channels: int, width: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(channels, width), nn.Linear(width, classes)
+        self.layers = nn.ModuleList(
+            pyg.DeepGCNLayer(
+                pyg.GENConv(width, width, aggr="softmax", t=1.0, learn_t=True, num_layers=2, norm="layer"),
+                nn.LayerNorm(width), nn.ReLU(inplace=True), block="res+", dropout=0.1,
+            )
+            for _ in range(layers)
+        )  # fmt: skip
+
+    def forward(self, features: Tensor, links: Tensor) -> Tensor:
+        x = self.layers[0].conv(self.first(features), links)
+        for layer in self.layers[1:]:
+            x = layer(x, links)
+        return self.last(F.dropout(self.layers[0].act(self.layers[0].norm(x)), 0.1, self.training))  # type: ignore
+
+
+class ReversibleBlock(nn.Module):
+    """Half of the channels, normed and convolved."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.conv = nn.LayerNorm(width), pyg.SAGEConv(width, width)
+
+    def forward(self, x: Tensor, links: Tensor) -> Tensor:
+        return self.conv(F.relu(self.norm(x)), links)  # type: ignore[no-any-return]
+
+
+class Reversible(nn.Module):
+    """As the library's example has it: what a layer was given is computed again from what it gave."""
+
+    def __init__(self, channels: int, width: int, layers: int, classes: int) -> None:
+        super().__init__()
+        self.first, self.last, self.norm = nn.Linear(channels, width), nn.Linear(width, classes), nn.LayerNorm(width)
+        self.layers = nn.ModuleList(
+            pyg.GroupAddRev(ReversibleBlock(width // 2), num_groups=2) for _ in range(layers)
+        )  # fmt: skip
+
+    def forward(self, features: Tensor, links: Tensor) -> Tensor:
+        x = self.first(features)
+        for layer in self.layers:
+            x = layer(x, links)
+        return self.last(F.relu(self.norm(x)))  # type: ignore[no-any-return]
+
+
+def own(model: Callable[..., nn.Module]) -> Callable[..., Net]:
+    def make(channels: int, width: int, layers: int, degree: int, classes: int) -> Net:
+        return on_nodes(lambda: model(channels, width, layers, classes), channels, degree, classes)
+
+    return make
+
+
+def vis_net(width: int, layers: int) -> Net:
+    def regress(net: nn.Module, atoms: Tensor, places: Tensor, batch: Tensor, wanted: Tensor) -> Tensor:
+        return F.mse_loss(net(atoms, places, batch)[0].squeeze(-1), wanted)
+
+    fields: dict[str, Field] = {
+        "atoms": nodes(20, limit=100),
+        "places": nodes(20, 3),
+        "batch": whose(20),
+        "wanted": lambda rows, device, dtype: torch.randn(rows, device=device, dtype=dtype),
+    }
+    made = {"hidden_channels": width, "num_layers": layers}
+    return Net("ViSNet", lambda: Trained(pyg.ViSNet(**made), regress), 64, fields, ("fp32", "tf32"))
+
+
 TINY = {"channels": 16, "width": 16, "layers": 2, "degree": 4, "classes": 5}
 ARXIV = {"channels": 128, "width": 256, "layers": 3, "degree": 7, "classes": 40}
 PRODUCTS = {"channels": 100, "width": 256, "layers": 3, "degree": 25, "classes": 47}
@@ -130,4 +201,16 @@ WRITTEN = {
                    {"64": {"width": 64, "layers": 10, "heads": 4}, "256": {"width": 256, "layers": 6, "heads": 8}}),
     "pna": Written(pna, TINY, {"arxiv": ARXIV | {"width": 128}, "products": PRODUCTS | {"width": 64}}),
     "gcn": Written(basic("GCN", add_self_loops=False), TINY, USUAL),
+    "deep_gcn": Written(own(DeepGcn), TINY, {
+        "proteins": {"channels": 8, "width": 64, "layers": 14, "degree": 20, "classes": 112},
+        "arxiv": {"channels": 128, "width": 128, "layers": 8, "degree": 7, "classes": 40}}),
+    "gat": Written(basic("GAT", add_self_loops=False, heads=8), TINY | {"classes": 8}, {
+        "arxiv": ARXIV, "products": PRODUCTS | {"width": 128, "classes": 48}}),
+    "group_reversible": Written(own(Reversible), TINY, {
+        "arxiv": ARXIV | {"width": 256, "layers": 14}, "products": PRODUCTS | {"width": 160, "layers": 7}}),
+    "film": Written(stacked(pyg.FiLMConv), TINY, USUAL),
+    "vis_net": Written(vis_net, {"width": 16, "layers": 1}, {"usual": {"width": 128, "layers": 6}}),
+    "chebyshev": Written(stacked(partial(pyg.ChebConv, K=3)), TINY, USUAL),
+    "graph_transformer": Written(stacked(partial(pyg.TransformerConv, heads=4, concat=False)), TINY, {
+        "arxiv": ARXIV | {"width": 128}, "products": PRODUCTS | {"width": 64}}),
 }  # fmt: skip
