@@ -43,7 +43,7 @@ def basic(name: str, **fixed: Any) -> Callable[..., Net]:
 
     def make(channels: int, width: int, layers: int, degree: int, classes: int, **others: Any) -> Net:
         def build() -> nn.Module:
-            return getattr(pyg, name)(channels, width, layers, classes, **fixed, **others)  # type: ignore[no-any-return]
+            return getattr(pyg, name)(channels, width, layers, classes, **fixed, **others)  # type: ignore
 
         return on_nodes(build, channels, degree, classes)
 
