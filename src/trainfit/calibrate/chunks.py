@@ -62,6 +62,6 @@ def _pieces() -> Iterator[Chunk]:
     for name, repeats, workloads in all_groups:
         counted = [Counted(name, num_before + i, num_workloads, one) for i, one in enumerate(workloads, start=1)]
         num_before += len(workloads)
-        size = SMALL_CHUNK if name.removeprefix("held out ") in SMALL_CHUNKS else WORKLOADS_PER_CHUNK
+        size = SMALL_CHUNK if name.endswith(SMALL_CHUNKS) else WORKLOADS_PER_CHUNK
         for first in range(0, len(workloads), size):
             yield Chunk(f"{name} {first}", repeats, tuple(counted[first : first + size]))

@@ -96,10 +96,21 @@ def _of_pixels(random: Random) -> Workload:
     return partial(of_pixels, (batch, *sides, channels), dtype, random.random() < 0.25)
 
 
+def _of_whole_images(random: Random) -> Workload:
+    """One group or a few of all channels: of signals, and of few images."""
+    dtype = random.choice((BF16, FP16, FP32, FP32))
+    while True:
+        batch, channels = between(random, 1, 32), 8 * between(random, 2, 96)
+        sides = (between(random, 64, 64000),) if random.random() < 0.6 else (random.choice(_SIDES),) * 2
+        if _ELEMENTS <= batch * channels * prod(sides) <= _BYTES // dtype.itemsize:
+            return partial(grouped, (batch, channels, *sides), dtype, random.choice((1, 1, 1, 2, 4)))
+
+
+_FURTHER: tuple[tuple[Callable[[Random], Workload], float], ...] = ((_batched, 0.55), (_of_whole_images, 0.45))
 _KINDS: tuple[tuple[Callable[[Random], Workload], float], ...] = ((_batched, 0.6), (_grouped, 0.2), (_of_pixels, 0.2))
 
 
-def norms(count: int, seed: int) -> list[Workload]:
+def norms(count: int, seed: int, is_further: bool = False) -> list[Workload]:
     random = Random(seed)
-    makers, shares = zip(*_KINDS, strict=True)
+    makers, shares = zip(*(_FURTHER if is_further else _KINDS), strict=True)
     return [random.choices(makers, shares)[0](random) for _ in range(count)]

@@ -161,9 +161,59 @@ def _last(random: Random) -> Drawn:
     return _typed(layer, random)
 
 
+def _product(random: Random) -> Drawn:
+    """Windows of one pixel over all channels: of images, signals of odd lengths and volumes."""
+    dims = random.choices((1, 2, 3), (0.15, 0.65, 0.2))[0]
+    size: tuple[int, ...]
+    width, size = _stage(random)
+    if dims != 2:
+        width = _multiple(random, 16, 1536 if dims == 1 else 1024)
+        side = between(random, 4, 40)
+        size = (between(random, 32, 8192),) if dims == 1 else (random.choice((side, side, 4, 8, 16)), side, side)
+    other = _multiple(random, max(8, width / 8), min(8 * width, _WIDEST))
+    ends = random.choice(((width, width), (width, other), (width, other)))
+    return _typed(layer_of(random, between(random, 1, 256), ends, size, (1,) * dims, nhwc_share=0.5), random)
+
+
+def _signal_by_channel(random: Random) -> Drawn:
+    """Of sound, text and series."""
+    width, length = _multiple(random, 16, 4096), between(random, 16, 16000)
+    window, step = random.choice((3, 3, 4, 4, 5, 7, 9, 15, 31, 31, 63)), 2 if random.random() < 0.1 else 1
+    dilation = 2 ** random.randrange(1, 7) if random.random() < 0.2 and step == 1 else 1
+    padding = random.choice((None, (window - 1,), (0,)))
+    return _typed(layer_of(
+        random, between(random, 1, 128), (width, width), (length,), (window,), stride=(step,), dilation=dilation,
+        padding=padding if dilation == 1 else None, groups=width,
+    ), random)  # fmt: skip
+
+
+def _solid_by_channel(random: Random) -> Drawn:
+    """Of clips and scans."""
+    width = _multiple(random, 16, 768)
+    window = random.choice(((3, 3, 3), (3, 3, 3), (1, 3, 3), (3, 1, 1), (5, 5, 5), (7, 7, 7), (1, 7, 7), (5, 1, 1)))
+    side, step = between(random, 4, 64), 2 if random.random() < 0.2 else 1
+    stride = tuple(step if one > 1 else 1 for one in window)
+    size = (random.choice((side, 4, 8, 16)), side, side)
+    return _typed(
+        layer_of(random, between(random, 1, 32), (width, width), size, window, stride=stride, groups=width), random
+    )
+
+
+def _grouped_product(random: Random) -> Drawn:
+    """Windows of one pixel over groups of channels."""
+    (wanted, size), of_group = _stage(random), random.choice((4, 8, 16, 16, 24, 32, 32, 40, 48, 64, 96, 128))
+    groups = max(2, min(round(wanted / of_group), _WIDEST // of_group))
+    ends = groups * of_group, groups * of_group * random.choice((1, 1, 1, 2))
+    return _typed(layer_of(random, between(random, 4, 256), ends, size, (1, 1), groups=groups, nhwc_share=0.4), random)
+
+
 _Kinds = tuple[tuple[Callable[[Random], Drawn], float], ...]
 _BY_CHANNEL: _Kinds = ((_by_channel, 1.0),)
 _OF_LIBRARIES: _Kinds = ((_grouped, 0.36), (_first, 0.24), (_volume, 0.22), (_last, 0.18))
+_FURTHER: _Kinds = (
+    (_product, 0.26), (_first, 0.2), (_last, 0.16), (_signal_by_channel, 0.1), (_solid_by_channel, 0.08),
+    (_grouped_product, 0.06), (_grouped, 0.14),
+)  # fmt: skip
 
 
 def _is_moderate(layer: Drawn) -> bool:
@@ -192,6 +242,16 @@ def layers_by_channel(count: int, seed: int) -> Sequence[Drawn]:
 
 def layers_of_libraries(count: int, seed: int) -> Sequence[Drawn]:
     return list(islice(_layers(_OF_LIBRARIES, seed), count))
+
+
+def further_layers(count: int, seed: int) -> Sequence[Drawn]:
+    return list(islice(_layers(_FURTHER, seed), count))
+
+
+def further(count: int, seed: int) -> list[Workload]:
+    """Products, first layers, plain ones whose channels come last, groups, and windows per channel of signals and
+    volumes."""
+    return [partial(convolve, layer) for layer in further_layers(count, seed)]
 
 
 def by_channel(count: int, seed: int) -> list[Workload]:
