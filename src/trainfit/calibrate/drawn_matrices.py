@@ -57,6 +57,14 @@ def vectors(draw: Draw) -> Workload:
     return _typed(draw, partial(partial, by_vectors, batch, rows, columns, kind))
 
 
+def crowds(draw: Draw) -> Workload:
+    """Tens and hundreds of thousands of matrices, beyond what one kernel takes, each by a vector."""
+    rows, columns = draw.choice((8, 16, 32, 64, 64, 128)), draw.choice((8, 16, 32, 64, 64, 128))
+    batch = min(draw.size(2**13, 2**18), 2**29 // (rows * columns))
+    kind = draw.choice(("plain", "plain", "turned", "apart"))
+    return _typed(draw, partial(partial, by_vectors, batch, rows, columns, kind))
+
+
 def attended(batch: int, length: int, keys: int, dim: int, is_apart: bool, dtype: torch.dtype) -> None:
     """The products of attention without a fused kernel, and of its backward pass."""
     between = "apart" if is_apart else ""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trainfit.calibrate.drawn import TYPES, Draw, Kinds, Shape, draws, laid_out
-from trainfit.calibrate.workloads import Workload, aside, gradients
+from trainfit.calibrate.workloads import Workload, aside, gradients, randn
 
 SEED = 21
 _MOST = 2**24
@@ -67,6 +67,35 @@ def points(draw: Draw) -> Workload:
         count, spread = (1, draw.size(2**10, 2**19)), 1.0
     batch = max(min(batch, _MOST // (channels * prod(count)), 2**26 // (channels * side**2)), 1)
     return partial(looked_at, (batch, channels, side, side), count, options, order, spread, draw.choice(TYPES))
+
+
+def in_order(shape: Shape, queries: int, count: int, dtype: torch.dtype) -> None:
+    """Near the places of other pixels, row by row: some points of each, in the direction that a head looks."""
+    batch, side = shape[0], max(round(queries**0.5), 1)
+    with aside():
+        place = torch.arange(queries, device="cuda")
+        middle = torch.stack((place % side, place // side), -1) * (2 / side) - 1
+        way = randn(batch, 1, 1, 2) * (2 / shape[-1])
+        steps = torch.arange(1, count + 1, device="cuda")[:, None]
+        grid = middle[:, None] + way * steps + randn(batch, queries, count, 2) * (0.5 / shape[-1])
+        grid = grid.to(dtype).requires_grad_()
+    image = randn(*shape, dtype=dtype).requires_grad_()
+    gradients(F.grid_sample(image, grid, align_corners=False), image, grid)
+
+
+def rasters(draw: Draw) -> Workload:
+    """Deformable attention of all pixels of all levels, and images and maps that are moved a little."""
+    if draw.random() < 0.4:
+        batch, channels, side = draw.size(1, 64), draw.size(1, 256), draw.size(16, 512)
+        batch = max(min(batch, _MOST // (channels * side**2)), 1)
+        options = _options(draw, draw.random() < 0.6, draw.random() < 0.3)
+        order = (0, 2, 3, 1) if draw.random() < 0.3 else (0, 1, 2, 3)
+        shape = (batch, channels, side, side)
+        return partial(looked_at, shape, (side, side), options, order, 0.02, draw.choice(TYPES))
+    queries, count = draw.choice((100, 300, 300, 900, draw.size(2**9, 2**15))), draw.choice((4, 4, 4, 8))
+    channels, side = draw.choice((16, 32, 32, 32, 64)), draw.choice((8, 13, 16, 20, 25, 32, 40, 50, 64, 80, 100, 128))
+    batch = max(min(draw.size(1, 32) * 8, 2**25 // (channels * queries * count), 2**26 // (channels * side**2)), 1)
+    return partial(in_order, (batch, channels, side, side), queries, count, draw.choice(TYPES))
 
 
 def solid_points(draw: Draw) -> Workload:
