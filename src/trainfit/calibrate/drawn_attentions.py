@@ -105,7 +105,7 @@ def _masked_case(random: Random) -> tuple[Any, ...]:
     mask = tuple(size if is_kept else 1 for size, is_kept in zip(scores, kept, strict=True))
     dtype = BF16 if is_cudnn else random.choice((BF16, BF16, FP16, FP32, FP32))
     is_learned = not is_cudnn and bool(kept[1]) and random.random() < 0.7
-    dropout = 0.1 if not is_cudnn and random.random() < 0.15 else 0.0
+    dropout = 0.1 if random.random() < 0.15 else 0.0
     backend = SDPBackend.CUDNN_ATTENTION if is_cudnn else SDPBackend.EFFICIENT_ATTENTION
     return backend, dtype, scores, dim, mask, is_learned, dropout
 
