@@ -105,7 +105,7 @@ def _masked_case(random: Random) -> tuple[Any, ...]:
     mask = tuple(size if is_kept else 1 for size, is_kept in zip(scores, kept, strict=True))
     dtype = BF16 if is_cudnn else random.choice((BF16, BF16, FP16, FP32, FP32))
     is_learned = not is_cudnn and bool(kept[1]) and random.random() < 0.7
-    dropout = 0.1 if random.random() < 0.15 else 0.0
+    dropout = 0.1 if not is_cudnn and random.random() < 0.15 else 0.0
     backend = SDPBackend.CUDNN_ATTENTION if is_cudnn else SDPBackend.EFFICIENT_ATTENTION
     return backend, dtype, scores, dim, mask, is_learned, dropout
 
@@ -120,3 +120,9 @@ def _masked_cases(seed: int) -> Iterator[tuple[Any, ...]]:
 
 def masked(count: int, seed: int) -> list[Workload]:
     return [partial(biased, *case) for case in islice(_masked_cases(seed), count)]
+
+
+def masked_and_dropped(count: int, seed: int) -> list[Workload]:
+    """Padded texts as cuDNN's kernels with dropout have them."""
+    cases = ((*case[:6], 0.1) for case in _masked_cases(seed) if case[0] is SDPBackend.CUDNN_ATTENTION)
+    return [partial(biased, *case) for case in islice(cases, count)]

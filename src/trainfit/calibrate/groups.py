@@ -102,6 +102,7 @@ def groups() -> list[Group]:
         ("functions", 2, functions.functions()),
         ("drawn attention", 2, drawn_attentions.drawn(720, seed=7)),
         ("masked attention", 2, drawn_attentions.masked(640, seed=31)),
+        ("dropped attention", 2, drawn_attentions.masked_and_dropped(120, seed=32)),
         ("odd sizes", 2, odd_sizes.odd_sizes()),
         ("image layers", 1, images.convolutions()),
         ("drawn norms", 2, drawn_norms.norms(560, seed=21)),
