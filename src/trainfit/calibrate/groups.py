@@ -101,6 +101,7 @@ def groups() -> list[Group]:
         ("attention", 3, compute.attentions()),
         ("functions", 2, functions.functions()),
         ("drawn attention", 2, drawn_attentions.drawn(720, seed=7)),
+        ("further attention", 2, drawn_attentions.drawn(960, seed=8)),
         ("masked attention", 2, drawn_attentions.masked(640, seed=31)),
         ("dropped attention", 2, drawn_attentions.masked_and_dropped(120, seed=32)),
         ("odd sizes", 2, odd_sizes.odd_sizes()),
