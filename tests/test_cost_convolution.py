@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import log2
 
 import pytest
 
 from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
-from trainfit.cost import Pricing, convolution, price_with
+from trainfit.cost import Pricing, convolution_op, price_with
 from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.convolution import as_measured, is_by_winograd
 from trainfit.cost.work import Work
@@ -17,10 +18,10 @@ from trainfit.records import Op
 @pytest.fixture(autouse=True)
 def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("asked", "tiling_of"):
-        monkeypatch.setattr(convolution, name, lambda *_: None)
+        monkeypatch.setattr(convolution_op, name, lambda *_: None)
 
 
-ANYWHERE = [((0.0,) * 13, 1.0)]
+ANYWHERE = [((0.0,) * 17, 1.0)]
 PASSES = {f"convolution {name} plain half nchw fused": ANYWHERE for name in ("forward", "input", "weight")}
 IMAGE, WEIGHT, OUT = "bfloat16[2,8,8,8]", "bfloat16[16,8,3,3]", "bfloat16[2,16,8,8]"
 SETTINGS: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
@@ -117,7 +118,7 @@ def test_a_transposed_convolution_is_the_gradient_of_a_plain_one_s_input() -> No
 
 def test_kernels_on_streams_of_their_own_count_by_the_passes_they_are_of() -> None:
     # The first pass's kernels run two at once, the second's one after the other.
-    profile = profile_of(PASSES | {"convolution input plain half nchw fused overlap": [((0.0,) * 13, 2.0)]})
+    profile = profile_of(PASSES | {"convolution input plain half nchw fused overlap": [((0.0,) * 17, 2.0)]})
     (both,) = price_with([backward([True, True, False])], Pricing(SIMPLE_GPU, profile, True))
     first_ns, second_ns = (
         ns_of(backward(mask), profile=profile) for mask in ([True, False, False], [False, True, False])
@@ -189,21 +190,115 @@ def test_torch_s_own_kernels_of_windows_per_channel_skip_what_lies_outside_the_i
     settings: list[object] = [[1, 1], [15, 15], [1, 1], False, [0, 0], 16]
     layer = op("aten.convolution.default", [OUT, "bfloat16[16,1,31,31]", None, *settings], [OUT])
     work = works(layer, 132)[0]
-    assert work.rule == "convolution forward depthwise half nchw any"
+    assert work.rule == "convolution forward depthwise half nchw own"
     assert work.stretch * work.arithmetic_ns(H200) == pytest.approx(2048 * (15 + 64) / 2000)
 
 
-def test_cudnn_has_kernels_for_small_square_windows_per_channel_channels_last_and_in_float16() -> None:
-    def rule(dtype: str, window: str, nhwc: bool = False) -> str:
-        image = f"{dtype}[2,32,8,8]" + ("{2048,1,256,32}" if nhwc else "")
-        settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 32]
-        return rule_of(op("aten.convolution.default", [image, f"{dtype}[32,1,{window}]", None, *settings], [image]))
+def _channelwise(
+    dtype: str, window: str, name: str = "forward", engine: int | None = None, shape: str = "8,32,8,8", stride: int = 1
+) -> Op:
+    images, channels, height, width = map(int, shape.split(","))
+    small = f"{images},{channels},{height // stride},{width // stride}"
 
-    assert rule("bfloat16", "3,3").endswith("depthwise half nchw any")
-    assert rule("float16", "3,3").endswith("depthwise half nchw special")
-    assert rule("float16", "7,7").endswith("depthwise half nchw any")
-    assert rule("float32", "7,7", nhwc=True).endswith("depthwise fp32 nhwc special")
-    assert rule("float32", "9,9", nhwc=True).endswith("depthwise fp32 nhwc any")
+    def last(sizes: str) -> str:
+        _, _, rows, row = map(int, sizes.split(","))
+        return f"{dtype}[{sizes}]{{{channels * rows * row},1,{channels * row},{channels}}}"
+
+    padding = [int(side) // 2 for side in window.split(",")]
+    settings: list[object] = [[stride] * 2, padding, [1, 1], False, [0, 0], channels]
+    weight = f"{dtype}[{channels},1,{window}]"
+    if name == "forward":
+        made = op("aten.convolution.default", [last(shape), weight, None, *settings], [last(small)])
+    else:
+        args = [last(small), last(shape), weight, None, *settings, [name == "input", name == "weight", False]]
+        made = op("aten.convolution_backward.default", args, [last(shape) if name == "input" else weight])
+    return made if engine is None else replace(made, kwargs=(("engine", engine),))
+
+
+@pytest.mark.parametrize(
+    ("layer", "kind"),
+    [
+        (_channelwise("bfloat16", "3,3"), "half nhwc specialized"),
+        (_channelwise("bfloat16", "3,3", engine=0), "half nhwc specialized"),  # which cuDNN says without a GPU
+        (_channelwise("bfloat16", "3,3", engine=5), "half nhwc specialized"),  # and with one
+        (_channelwise("bfloat16", "3,3", engine=5, shape="7,32,8,8"), "half nhwc channelwise"),
+        (_channelwise("bfloat16", "3,3", engine=5, shape="8,30,8,8"), "half nhwc channelwise"),
+        (_channelwise("float32", "7,7", engine=0), "fp32 nhwc channelwise"),
+        (_channelwise("float32", "7,7", "input", engine=0), "fp32 nhwc specialized"),
+        (_channelwise("float16", "5,5", "input", engine=62), "half nhwc banded"),
+        (_channelwise("float16", "5,5", "weight", engine=61), "half nhwc banded"),
+        (_channelwise("bfloat16", "5,5", "weight", engine=10), "half nhwc channelwise"),
+        (_channelwise("float32", "5,5", "weight", engine=30), "fp32 nhwc widened"),
+        (_channelwise("bfloat16", "9,9", engine=0), "half nhwc naive"),
+        (_channelwise("bfloat16", "9,9", engine=22), "half nhwc widened"),
+        (_channelwise("bfloat16", "9,9", "input", engine=0), "half nhwc channelwise"),
+        (_channelwise("float32", "9,9", "input", engine=0), "fp32 nhwc naive"),
+        (_channelwise("float32", "9,9", "input", engine=0, shape="8,32,48,48"), "fp32 nhwc channelwise"),
+        (_channelwise("bfloat16", "1,7", engine=28), "half nhwc direct"),
+        (_channelwise("float32", "9,9", "weight"), "fp32 nhwc naive"),
+        (_channelwise("float32", "3,3", "weight"), "fp32 nhwc banded"),
+    ],
+)
+def test_windows_and_engines_tell_the_kernels_of_windows_per_channel(layer: Op, kind: str) -> None:
+    rule = rule_of(layer)
+    assert rule.removeprefix("convolution ").split(" ", 2)[1:] == ["depthwise", kind]
+
+
+def test_torch_leaves_some_windows_per_channel_in_float16_to_cudnn() -> None:
+    def rule(dtype: str, window: str, stride: int = 1, channels: int = 32, row: int = 28) -> str:
+        image, out = (f"{dtype}[2,{channels},{side},{side}]" for side in (row, -(-row // stride)))
+        settings: list[object] = [[stride] * 2, [int(window[0]) // 2] * 2, [1, 1], False, [0, 0], channels]
+        weight = f"{dtype}[{channels},1,{window}]"
+        return rule_of(op("aten.convolution.default", [image, weight, None, *settings], [out])).rpartition(" ")[2]
+
+    assert rule("bfloat16", "3,3") == rule("float16", "7,7") == rule("float16", "3,3", row=6) == "own"
+    assert rule("float16", "3,3", channels=31) == rule("float16", "3,3", 2) == rule("float16", "3,5") == "own"
+    assert rule("float16", "3,3", 2, 256, row=27) == "own"
+    assert (
+        rule("float16", "3,3") == rule("float16", "5,5", 2, 256) == rule("float16", "3,3", 2, 512, 7) == "channelwise"
+    )
+
+
+def test_kernels_of_windows_per_channel_take_so_long_for_a_result_and_for_each_pixel_of_its_window() -> None:
+    # 8 x 64 pixels of 32 channels. Compiled kernels of halves: 4.5 us, and 0.145 ps for each of 9; images are moved in
+    # 0.35 of the time that it takes to read and write them.
+    work = works(_channelwise("bfloat16", "3,3", engine=5), 132)[0]
+    assert computing_ns(work) == pytest.approx(4500 + 16_384 * 9 * 1.45e-4)
+    weights = round(0.35 * 2 * 32 * 9)
+    assert work.nbytes == pytest.approx(2 * round(0.35 * 2 * 16_384) + weights, abs=2)
+    # A thread for each result: 15 ps, and 3.3 for each of the window's pixels that lies inside, times 0.3 and 1 more
+    # for channels that fill a line of 128 bytes. Along 8 pixels, 5 to 8 of 9 do: 52 of 72.
+    naive = works(_channelwise("float32", "9,9", engine=0), 132)[0]
+    inside = (2 * (5 + 6 + 7 + 8) / 8) ** 2
+    assert computing_ns(naive) == pytest.approx(8570 + 16_384 * (0.015 + 0.0033 * inside * 1.3))
+    # A weight's gradient in bands: 13.4 us, and 0.43 ps for each of the smaller image's pixels and its stride; images
+    # are read for each 3 x 3 pixels of the window.
+    band = works(_channelwise("float32", "5,5", "weight", engine=61, stride=2), 132)[0]
+    assert computing_ns(band) == pytest.approx(13_400 + 8 * 16 * 32 * 4.3e-4 * 4)
+    assert band.nbytes == 4 * 4 * (8 * 64 * 32 + 8 * 16 * 32 + 32 * 25)
+    # A weight's gradient by compiled kernels: no less than 3.2 ns for each pixel of an image.
+    alone = works(_channelwise("bfloat16", "3,3", "weight", engine=16, shape="2,8,64,64"), 132)[0]
+    assert computing_ns(alone) == pytest.approx(5100 + 3.2 * 64 * 64)
+    # One launch for each channel.
+    direct = works(_channelwise("bfloat16", "1,7", engine=28), 132)[0]
+    assert computing_ns(direct) == pytest.approx(32 * (1000 + 0.0085 * 8 * 64 * 7))
+
+
+def test_groups_of_channels_that_come_last_are_copied_to_the_width_of_tiles() -> None:
+    # 48 channels in a group are widened to 64: images are moved 10 times for what is read, and 12 for what is written.
+    def work(width: int, groups: int) -> Work:
+        channels = width * groups
+        image = f"bfloat16[2,{channels},8,8]{{{channels * 64},1,{channels * 8},{channels}}}"
+        weight = f"bfloat16[{channels},{width},3,3]{{{9 * width},1,{3 * width},{width}}}"
+        settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], groups]
+        return works(
+            as_measured(op("aten.convolution.default", [image, weight, None, *settings], [image]), XMMA, 1), 132
+        )[0]
+
+    weights = 2 * 96 * 48 * 9
+    assert work(48, 2).nbytes == 2 * round((1 + 10 + 12 * 64 / 48) * 2 * 128 * 96) + weights
+    assert work(64, 2).nbytes == 2 * 2 * 128 * 128 + 2 * 128 * 64 * 9
+    assert work(4, 5).nbytes == 2 * (23 * 2 * 128 * 20) + 2 * 20 * 4 * 9  # 20 channels are no whole vectors
 
 
 def _by_engine(dilation: int, engine: int) -> Op:
@@ -212,10 +307,16 @@ def _by_engine(dilation: int, engine: int) -> Op:
     return replace(layer, kwargs=(("engine", engine),))
 
 
-@pytest.mark.parametrize(("other", "apart"), [(_by_engine(4, 62), 4.0), (_by_engine(1, 22), -20.0)])
-def test_a_window_that_is_spread_and_cudnn_s_engine_tell_convolutions_apart(other: Op, apart: float) -> None:
-    places = (works(layer, 132)[0].coordinates for layer in (other, _by_engine(1, 62)))
-    assert [a - b for a, b in zip(*places, strict=True) if a != b] == [apart]
+def test_what_is_cut_into_tiles_is_told_apart_by_waves_steps_traffic_and_tiles() -> None:
+    # 128 pixels are one tile of 256 x 32 on 132 processors, with 9 steps of 32.
+    work = _tiled(XMMA, None, 62, 256, 32, 32, 1)
+    traffic_ns = work.nbytes / H200.dram_gb_per_s
+    waves, steps, share, *others = work.coordinates
+    assert (waves, steps) == pytest.approx((-log2(132), log2(9)))
+    assert share == pytest.approx(log2(traffic_ns / computing_ns(work)), abs=0.01)
+    # half a doubling for twice the window; no groups; aligned to 16 bytes; two dimensions; engine 62; a tile of 2**8 by
+    # 2**5 and a step of 2**5, twice
+    assert others == pytest.approx([log2(9) / 2, 0, 0, 0, 0, 4, 2, 0, 0, 31, 16, 10, 10, 0])
 
 
 def test_what_cudnn_says_decides_where_changing_the_layout_took_longest() -> None:
@@ -232,7 +333,10 @@ def test_windows_of_one_pixel_are_products_that_change_no_layout() -> None:
     image, weight = "bfloat16[4,64,16,16]", "bfloat16[64,64,1,1]"
     layer = op("aten.convolution.default", [image, weight, None, *settings], [image])
     product = works(as_measured(layer, "nvjet_sm90_tst_128x64", 1), 132)[0]
-    assert (product.rule, product.nbytes) == ("convolution forward plain half nchw product", 2 * (2 * 65536 + 4096))
+    assert product.rule == "convolution forward plain half nchw product"
+    assert product.nbytes == 2 * round(0.69 * 2 * 65536) + round(
+        0.69 * 2 * 4096
+    )  # some of it is hidden behind products
     copied = works(as_measured(layer, XMMA, 3), 132)[0]
     # images are read or written once, and moved 4.3 times to change their layouts
     moved = round(5.3 * 2 * 65536)
@@ -240,7 +344,7 @@ def test_windows_of_one_pixel_are_products_that_change_no_layout() -> None:
     gradient = op("aten.convolution_backward.default", [image, image, weight, None, *settings, [False, True, False]],
                   [weight])  # fmt: skip
     summed = works(as_measured(gradient, "nvjet_sm90_tst_128x64", 2), 132)[0]
-    assert summed.nbytes == product.nbytes + 4 * 4096 * 8
+    assert summed.nbytes == 2 * (2 * 65536 + 4096) + 4 * 4096 * 8
 
 
 def test_channels_that_come_last_are_padded_to_vectors() -> None:
@@ -265,16 +369,38 @@ def _product(side: int, is_gradient: bool) -> Work:
 
 
 def test_products_are_one_of_each_image_and_those_of_unaligned_rows_have_old_kernels() -> None:
-    # A wave of tiles of 16 x 64: two for each of 4 images of 25 pixels, one for each of 16. A channel's 25 pixels of 2
-    # bytes are aligned to 2.
+    # A wave of tiles of 16 x 64: two for each of 4 images of 25 pixels, one for each of 16. A row of pixels takes as
+    # long as 4 columns, a column as 83 rows; a channel's 25 pixels of 2 bytes are aligned to 2, and take longer.
     per_ns = 2 / (989_500 / 132)
-    for side, costs in ((4, (0.58, 52)), (5, (2.4, 210))):
-        cost = costs[0] + costs[1] / 64 + costs[1] / 16
-        forward_ns = 2600 + 1250 + 16 * 64 * cost * 64 * per_ns
-        assert computing_ns(_product(side, is_gradient=False)) == pytest.approx(forward_ns)
+    new_ns = 1010 + 560 + 16 * 64 * (4 / 64 + 83 / 16) * 64 * per_ns
+    assert computing_ns(_product(4, is_gradient=False)) == pytest.approx(new_ns)
+    old_ns = 2170 + 16 * 64 * (2.36 + 246 / 64 + 492 / 16) * 64 * per_ns
+    assert computing_ns(_product(5, is_gradient=False)) == pytest.approx(old_ns)
     # The weight's gradient: four such tiles for each image, a step of 64 for its 16 pixels, and 60 ns to add each up.
     gradient_ns = 2600 + 4 * 60 + 1250 + 16 * 64 * (0.58 + 52 / 64 + 52 / 16) * 64 * per_ns
     assert computing_ns(_product(4, is_gradient=True)) == pytest.approx(gradient_ns)
+
+
+def test_images_of_one_pixel_are_one_product_in_either_layout() -> None:
+    settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    image, weight = "bfloat16[32,64,1,1]", "bfloat16[64,64,1,1]"
+    work = works(
+        as_measured(op("aten.convolution.default", [image, weight, None, *settings], [image]), "nvjet", 1), 132
+    )[0]
+    assert work.rule == "convolution forward plain half nhwc product"
+    assert computing_ns(work) == pytest.approx(1010 + 560 + 2 * (4 * 32 + 83 * 64) * 64 / (989_500 / 132), rel=0.01)
+
+
+def test_first_layers_in_float16_have_kernels_of_four_channels() -> None:
+    # 128 results of 16 channels, of 4 channels and 9 pixels each; layouts take 7.2 us.
+    settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
+    layer = op(
+        "aten.convolution.default", ["float16[2,3,8,8]", "float16[16,3,3,3]", None, *settings], ["float16[2,16,8,8]"]
+    )
+    work = works(replace(layer, kwargs=(("engine", 63),)), 132)[0]
+    assert work.rule == "convolution forward plain half nchw first"
+    assert rule_of(as_measured(layer, "sm90_xmma_fprop_image_first_layer_f16f16", 1)) == work.rule
+    assert computing_ns(work) == pytest.approx(2600 + 7200 + 2 * 128 * 16 * 36 / 130_000)
 
 
 def computing_ns(work: Work) -> float:
@@ -323,8 +449,8 @@ def test_a_plan_s_own_tiles_and_parts_decide() -> None:
 
 def test_kernels_that_wait_for_memory_at_every_step_take_no_longer_for_four_blocks_on_a_processor() -> None:
     # 16 x 72 weights as two tiles of 32 x 64 or as 18 of 16 x 8, in parts of one step: less than four blocks each, of
-    # 450 ns. Forward the 128 pixels are one tile and 9 steps of 120 ns.
+    # 450 ns. Forward the 128 pixels are one tile and the window's 9 pixels of 8 channels two steps.
     name, weight = "sm80_xmma_wgrad_implicit_gemm_indexed_wo_smem", [False, True, False]
     for rows, columns in ((32, 64), (16, 8)):
         assert computing_ns(_tiled(name, weight, 39, rows, columns, 64, 2)) == pytest.approx(9800 + 4 * 450)
-    assert computing_ns(_tiled(name, None, 47, 128, 32, 64, 1)) == pytest.approx(9800 + 4 * 9 * 120)
+    assert computing_ns(_tiled(name, None, 47, 128, 32, 64, 1)) == pytest.approx(9800 + 4 * 2 * 450)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from priced_ops import SIMPLE_GPU, ns_of, op
-from trainfit.cost import convolution as convolution_rule
+from trainfit.cost import convolution_op
 from trainfit.cost.interpolate import Table
 from trainfit.cost.lattice import rising_ns
 from trainfit.cost.work import Work, resizable
@@ -25,7 +25,7 @@ Make = Callable[..., Op]
 @pytest.fixture(autouse=True, scope="module")
 def _cudnn_is_not_asked() -> Iterator[None]:
     """Where it is installed it may say that it runs faster kernels for more; it does, and prices say so too."""
-    with mock.patch.object(convolution_rule, "asked", return_value=None):
+    with mock.patch.object(convolution_op, "asked", return_value=None):
         yield
 
 

@@ -175,6 +175,21 @@ def test_batch_norm_of_channels_that_come_last_splits_rows_among_blocks_where_th
     assert nbytes(more) == 26_000_000 + 1_960_000 * 15 + 2 * 4 * 32 * 1793
 
 
+def test_cudnn_s_batch_norm_has_slower_kernels_for_odd_images_and_pads_channels_that_come_last() -> None:
+    def work(shape: str) -> Work:
+        channels = int(shape.split(",")[1])
+        args: list[object] = [shape, f"4*float32[{channels}]", True, 0.1, 1e-5]
+        return works(op("aten.cudnn_batch_norm.default", args, [shape]), 132)[0]
+
+    assert work("float16[8,64,7,7]").rule == "cudnn_batch_norm nchw 2 odd"
+    assert work("float16[8,64,14,7]").rule == "cudnn_batch_norm nchw 2"
+    assert work("float32[8,64,7,7]").rule == "cudnn_batch_norm nchw 4"
+    # 24 channels are read by blocks of 64; of 25 one by one
+    last = work("float16[8,24,8,8]{1536,1,192,24}")
+    assert (last.rule, last.nbytes) == ("cudnn_batch_norm nhwc 2", 26_000_000 + 2 * 2 * 8 * 64 * 64)
+    assert work("float16[8,25,8,8]{1600,1,200,25}").rule == "cudnn_batch_norm nhwc 2 odd"
+
+
 def test_rows_added_up_by_index_are_sorted_and_wait_for_others_of_their_place() -> None:
     def put(name: str, index: list[object], values: str, accumulate: bool) -> Op:
         return op(f"aten.{name}.default", ["float32[64,8]", index, values, accumulate], ["float32[64,8]"])
@@ -263,13 +278,13 @@ def test_the_stride_of_a_convolution_tells_it_apart_whether_or_not_it_has_a_bias
         side = 32 // stride
         forward = op("aten.convolution.default", ["float32[8,64,32,32]", "float32[64,64,3,3]", bias, *rest],
                      [f"float32[8,64,{side},{side}]"])  # fmt: skip
-        return works(forward, H200.num_sms)[0].coordinates[5]
+        return works(forward, H200.num_sms)[0].coordinates[6]
 
-    assert [stride_of(bias, stride) for bias in (None, "float32[64]") for stride in (1, 2)] == [0.0, 2.0, 0.0, 2.0]
+    assert [stride_of(bias, stride) for bias in (None, "float32[64]") for stride in (1, 2)] == [0.0, 1.0, 0.0, 1.0]
     args = ["float32[8,64,16,16]", "float32[8,64,32,32]", "float32[64,64,3,3]", [64], [2, 2], [1, 1], [1, 1]]
     backward = op("aten.convolution_backward.default", [*args, False, [0, 0], 1, [True, True, True]],
                   ["float32[8,64,32,32]", "float32[64,64,3,3]", "float32[64]"])  # fmt: skip
-    assert works(backward, H200.num_sms)[0].coordinates[5] == 2.0
+    assert works(backward, H200.num_sms)[0].coordinates[6] == 1.0
 
 
 def test_a_matrix_that_is_turned_costs_less_where_its_rows_are_short() -> None:

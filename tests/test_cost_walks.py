@@ -8,7 +8,7 @@ import pytest
 
 from priced_ops import H200, op
 from trainfit.cost.classify import works
-from trainfit.cost.reduce import reduce_samples
+from trainfit.cost.reduce import in_a_step_ns, reduce_samples
 from trainfit.cost.work import Work, waited_bytes
 from trainfit.records import Op
 
@@ -169,11 +169,28 @@ def test_pooling_of_operands_that_lie_differently_has_a_rule_of_its_own() -> Non
     assert pool_work("max_pool2d_with_indices_backward", mixed, last).rule == "max_pool2d_with_indices_backward mixed"
 
 
-def test_a_group_norm_s_rows_are_groups_and_those_that_are_missing_take_as_long() -> None:
-    args = ["float32[4,32,8,8]", "2*float32[32]", 4, 32, 64, 1, 1e-5]
-    norm = works(op("aten.native_group_norm.default", args, ["float32[4,32,8,8]", "2*float32[4,1]"]), 132)[0]
-    assert norm.coordinates == (2.0, 11.0)  # 4 rows of 2048
-    assert norm.nbytes == 2 * 4 * 4 * 2048 * (4 * 132) // 4  # as of four rows on each processor
+@pytest.mark.parametrize(
+    ("shape", "groups", "length", "recalled", "nbytes"),
+    [
+        # 4 rows of 2048 elements: each takes as long as 3840 bytes, but the cache knows the image, half of it
+        ("4,32,8,8", 1, 2048, 0.5, 3840 * 2048 // 2),
+        # 46 MB, 2 x 22 MiB, are no longer known
+        ("1,11,1024,1024", 1, 11 * 2**20, 1.0, 3840 * 11 * 2**20),
+        # more rows than processors do not wait; four of them each keep memory busy
+        ("4,132,64,64", 132, 4096, None, 2 * 4 * 4 * 132 * 4096),
+    ],
+)
+def test_a_group_norm_s_rows_are_groups_and_few_of_them_wait_for_memory(
+    shape: str, groups: int, length: int, recalled: float | None, nbytes: int
+) -> None:
+    images, channels = map(int, shape.split(",")[:2])
+    x = f"float32[{shape}]"
+    args = [x, f"2*float32[{channels}]", images, channels, 64, groups, 1e-5]
+    norm = works(op("aten.native_group_norm.default", args, [x, f"2*float32[{images},1]"]), 132)[0]
+    assert norm.coordinates == (log2(images * groups), log2(length))
+    assert (norm.recalled, norm.nbytes) == (recalled, nbytes)
+    cold_ns, warm_ns = 1000, 400  # alone; in a step it takes the share of the first, or a little less of it
+    assert in_a_step_ns(norm, cold_ns, warm_ns, H200) == (850 if recalled is None else 1000 * recalled)
 
 
 @pytest.mark.parametrize(

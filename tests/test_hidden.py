@@ -18,6 +18,7 @@ import torch
 from trainfit.ghost.kernels import _rnn_reserve_bytes
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import RULES, cudnn, cudnn_library, hidden_memory
+from trainfit.gpus.hidden.tensors import suggests_channels_last
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, Phase, TensorRef
 
 MIB = 2**20
@@ -370,3 +371,20 @@ def test_backward_keeps_weights_of_narrower_states_than_forward() -> None:
 def test_a_cell_makes_what_backward_needs_before_its_states(cell: str) -> None:
     op = make_op(f"aten._thnn_fused_{cell}_cell.default", "f16[8,64], f16[8,64], f16[8,16], f16[64], f16[64]")
     assert HIDDEN.temporaries(op) == (LAST_OUTPUT, OUTPUT, OUTPUT)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_last"),
+    [
+        ("float16[8,1,3,1]{3,1,1,1}", True),  # as autocast makes it of the next
+        ("float16[8,1,3,1]{3,3,1,1}", False),
+        ("float16[8,1,3,3]{9,1,3,1}", True),
+        ("float16[8,1,3,3]{9,9,3,1}", False),
+        ("float16[8,4,1,1]{4,1,1,1}", False),
+        ("float16[8,4,1,1]{4,1,4,4}", True),
+        ("float16[8,4,5,5]{100,1,20,4}", True),
+        ("float16[8,1,1,1]{1,1,1,1}", False),
+    ],
+)
+def test_torch_tells_by_all_strides_whether_channels_come_last(text: str, is_last: bool) -> None:
+    assert suggests_channels_last(tensor(text)) is is_last

@@ -14,16 +14,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Literal
 
+from trainfit.cost import convolution_channelwise
+from trainfit.cost.convolution_channelwise import Windows, channelwise_ns
 from trainfit.gpus.hidden.cudnn_kernels import Tiling
 from trainfit.gpus.hidden.cudnn_transforms import Frames
 
 Name = Literal["forward", "input", "weight"]
-Kernels = Literal["fused", "singly", "loose", "direct", "naive", "product", "fourier", "channelwise", "own"]
+Kernels = Literal[
+    "fused", "singly", "first", "loose", "direct", "naive", "product", "fourier",
+    "own", "specialized", "channelwise", "banded", "widened",
+]  # fmt: skip
 """As trainfit.gpus.hidden.cudnn_kernels has them, cuBLASLt's products, those of transformed images, and for a window
-per channel cuDNN's and torch's own."""
+per channel torch's own and those of `convolution_channelwise`."""
+TILED = ("fused", "singly", "loose")
 
 PROCESSORS = 132
 HOPPER, AMPERE, TURING = 90, 80, 75
@@ -36,6 +42,15 @@ _TILES = ((128, 64), (128, 128), (256, 64), (256, 128), (128, 256), (64, 64), (6
 """Rows and columns, of which the best is taken where it is not known which cuDNN takes."""
 _CHOSEN: dict[Name, float] = {"forward": 1.12, "input": 1.17, "weight": 1.3}
 """How many times as long the tiles that cuDNN chooses take as the best of these, by this file's reckoning."""
+_PRODUCT_COSTS = {
+    (90, 2): (1010.0, 0.0, 4.0, 83.0, 0.88, 560.0), (90, 4): (917.0, 0.26, 66.0, 115.0, 1.75, 1060.0),
+    (80, 2): (2015.0, 1.49, 125.0, 306.0, 0.0, 361.0), (80, 4): (2072.0, 2.03, 104.0, 237.0, 0.0, 276.0),
+    (75, 2): (2170.0, 2.36, 246.0, 492.0, 0.0, 0.0),
+}  # fmt: skip
+"""Of cuBLASLt's products that give images, by capability and bytes of a number: what they take to begin; a step, as
+below, a row of pixels and a column of channels, and the least of a step; what a wave takes to begin."""
+_PRODUCT_MOVED = {(90, 2): 0.69, (90, 4): 0.73, (80, 2): 1.34, (80, 4): 1.13, (75, 2): 1.85}
+"""How often memory could move the images beside that."""
 _PRODUCT_TILES = (*_TILES, (16, 64), (16, 128), (32, 64), (32, 128))
 _STEP_COSTS = {90: (0.33, 103.0, 15.0), 80: (0.97, 83.0, 83.0), 75: (2.4, 210.0, 210.0)}
 """By the compute capability for which kernels are made: what a step of a tile takes, in units of what its operations
@@ -51,7 +66,7 @@ _VECTOR_BYTES, _STEP_BYTES = 16, 128
 _WAVE_NS, _SHARED_SUM_NS, _SHORTEST_SHARE = 1250.0, 5800.0, 76
 _PARTIAL_WAVES = 0.4
 """How far the last wave's length goes with how full it is."""
-_LOOSE_BLOCKS, _LOOSE_STEP_NS = 4, {True: 450.0, False: 120.0}
+_LOOSE_BLOCKS, _LOOSE_STEP_NS = 4, {True: 450.0, False: 450.0}
 """Of kernels that wait for memory at every step: as many take no longer on a processor than one; and a step of each, of
 a weight's gradient and of others, whatever its size."""
 _BEGIN_NS, _CHANGED_LAYOUT_NS, _GROUP_NS = 2600.0, 7200.0, 1000.0
@@ -61,10 +76,14 @@ _PADDED_OUTPUTS_NS = 8500.0
 """Of a kernel for any layout, which pads output channels to vectors; input channels are padded on the way."""
 _BLOCK, _CHANGED_TIMES, _PADDED_TIMES = 32, {2: 4.3, 4: 2.7}, {2: 8.3, 4: 4.1}
 """Of what changes the layout, and of what pads channels; element by element, so that halves take as long as floats."""
+_FIRST_CHANNELS, _FIRST_OPERATIONS_PER_NS = 4, 130_000.0
+"""Of kernels for first layers, which pad channels."""
 _TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
 """Of direct kernels; to whole rows and columns is padded what shares a sum."""
-_WIDEST_FUSED_GROUP = 256
+_WIDEST_FUSED_GROUP, _NARROWEST_GROUP = 256, 4
 """Groups of as many channels share tiles, with channels padded to a power of two."""
+_WIDENED_TIMES = {2: (10.0, 12.0), 4: (5.0, 6.0)}
+"""Of what pads channels in groups that come last: by what is read, and by what is written."""
 # Naive kernels: what a result or a weight takes beside its taps or pixels, and each of these.
 _NAIVE_TAPS_PER_RESULT, _NAIVE_TAPS_PER_NS, _LOOKED_AT_PER_NS = 20.0, 1310.0, 786.0
 _WEIGHT_NS, _WEIGHT_PIXEL_NS, _WEIGHT_ALONE_NS = 0.45, 1.85e-3, 7.0
@@ -100,8 +119,12 @@ class Pass:
     changes_layout: bool
     pads_channels: bool = False
     """Whether channels come last, and must be whole vectors."""
+    group_width: int = 0
+    """As wide as tiles take groups, where channels come last in some."""
     frames: Frames | None = None
     """Where images are transformed."""
+    windows: Windows | None = None
+    """Where each channel has one."""
 
 
 def taps_inside(size: int, results: int, window: int, stride: int, padding: int, dilation: int) -> float:
@@ -116,20 +139,27 @@ def taps_inside(size: int, results: int, window: int, stride: int, padding: int,
 
 def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     """Of so many pixels of the smaller images, by the weight's first and second channels."""
+    if one.windows is not None and one.kernels in convolution_channelwise.CHANNELWISE and one.kernels != "own":
+        share, per_channel = (one.spread, one.windows.multiplier) if one.name == "input" else (1.0, 1)
+        return channelwise_ns(one.kernels, one.windows, pixels * share, first / per_channel, one.taps)
     if one.kernels == "direct":
         return _direct_ns(one, pixels, first, second)
-    if one.kernels == "channelwise":
-        return _tap_by_tap_ns(one, pixels, first, second)
+    if one.kernels == "first":
+        operations = 2 * pixels * first * _FIRST_CHANNELS * one.window
+        return _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout + operations / _FIRST_OPERATIONS_PER_NS
     if one.kernels == "naive":
         return _naive_ns(one, pixels, first, second)
     if one.kernels == "own":
         return _own_ns(one, pixels, first)
     if one.frames is not None:
         return _fourier_ns(one.frames, one.images, first, second)
+    if one.kernels == "product" and one.name != "weight":
+        return _matrices_ns(one, pixels, first, second)
     begin_ns = _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout
     if one.changes_layout and one.name != "weight" and first // one.groups % (_VECTOR_BYTES // one.item_bytes):
         begin_ns += _PADDED_OUTPUTS_NS
-    product_ns = min(_product_ns(one, *sizes) for sizes in _products(one, pixels, first, second))
+    cut = cut_of(one, pixels, first, second)
+    product_ns = _product_ns(one, cut)
     if one.tiling is None and one.kernels != "product":
         product_ns *= _CHOSEN[one.name]
     if one.name == "weight" and one.products > 1:
@@ -139,13 +169,20 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     return begin_ns + product_ns
 
 
-def times_moved(one: Pass, channels: int, pixels: int) -> float:
-    """How often memory could move an image while the kernels do so that read it in another layout than it has: once in
-    the convolution, and read and written before or after it, in blocks of so many channels and pixels, be they there or
-    not. What has one pixel is the same in both layouts. Where channels come last, those that must be padded are."""
+def times_moved(one: Pass, channels: int, pixels: int, is_weight: bool = False) -> float:
+    """How often memory could move an image, or the weight, while the kernels do so that read it in another layout than
+    it has: once in the convolution, and read and written before or after it, in blocks of so many channels and pixels,
+    be they there or not. What has one pixel is the same in both layouts. Where channels come last, those that must be
+    padded are."""
+    if one.windows is not None and one.kernels in convolution_channelwise.CHANNELWISE and one.kernels != "own":
+        return convolution_channelwise.times_moved(one.kernels, one.windows)
+    if one.kernels == "product" and one.name != "weight":
+        return _PRODUCT_MOVED[one.capability, one.item_bytes]
+    if one.group_width:
+        return 1.0 if is_weight else _times_widened(one, channels)
     if one.pads_channels and channels % (_VECTOR_BYTES // one.item_bytes):
         return 1 + _PADDED_TIMES[one.item_bytes]
-    if not one.changes_layout or pixels == 1:
+    if not one.changes_layout or pixels == 1 or channels == 1:
         return 1.0
     padded = prod(ceil(count / _BLOCK) * _BLOCK / max(count, 1) for count in (channels, pixels))
     return 1 + _CHANGED_TIMES[one.item_bytes] * padded
@@ -153,14 +190,31 @@ def times_moved(one: Pass, channels: int, pixels: int) -> float:
 
 def padding_share(one: Pass, first: int, second: int) -> float:
     """How many times as large images are once their channels are padded."""
-    if one.groups == 1 or one.kernels != "fused":
+    if one.groups == 1 or one.kernels != "fused" or one.group_width:
         return 1.0
     inputs, outputs = _channels(one, first, second)
     return (inputs / max(second, 1) + outputs * one.groups / max(first, 1)) / 2
 
 
+def _times_widened(one: Pass, channels: int) -> float:
+    """Groups of other widths than tiles take, and channels that are no whole vectors, are copied element by element."""
+    width = max(channels // one.groups, 1)
+    if width == one.group_width and not channels * one.item_bytes % _VECTOR_BYTES:
+        return 1.0
+    once, widened = _WIDENED_TIMES[one.item_bytes]
+    return 1 + once + widened * one.group_width / width
+
+
+def group_width(inputs: int, outputs: int) -> int:
+    """As wide as tiles take groups of so many channels in and out; 0 where they take them as they are."""
+    widest = max(inputs, outputs)
+    return max(1 << (widest - 1).bit_length(), _NARROWEST_GROUP) if widest <= _WIDEST_FUSED_GROUP else 0
+
+
 def _channels(one: Pass, first: int, second: int) -> tuple[int, int]:
     """Of a group, in and out, as the kernels have them."""
+    if one.group_width:
+        return one.group_width, one.group_width
     vector = _VECTOR_BYTES // one.item_bytes
     inputs, outputs = (ceil(count / vector) * vector for count in (second, first / one.groups))
     widest = max(inputs, outputs)
@@ -169,19 +223,42 @@ def _channels(one: Pass, first: int, second: int) -> tuple[int, int]:
     return inputs, outputs
 
 
-def _products(one: Pass, pixels: int, first: int, second: int) -> Iterator[tuple[int, float, float]]:
-    """Tiles, operations of each, and the length of its sum, for every shape of tiles."""
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A product cut into tiles: their rows and columns, their number, what the operations of one weigh, the length of a
+    sum, its steps and the parts into which it is cut."""
+
+    rows: int
+    columns: int
+    step: int
+    tiles: int
+    weighed: float
+    depth: float
+    parts: float
+
+
+def cut_of(one: Pass, pixels: int, first: int, second: int) -> Cut:
+    """As cuDNN says, or the best."""
+    return min(_cuts(one, pixels, first, second), key=lambda cut: _product_ns(one, cut))
+
+
+def _cuts(one: Pass, pixels: int, first: int, second: int) -> Iterator[Cut]:
+    """For every shape of tiles."""
     inputs, outputs = _channels(one, first, second)
+    is_loose = one.kernels == "loose"  # channels follow each other from pixel to pixel of the window
     known = one.tiling
     step = known.step if known else _STEP_BYTES // one.item_bytes
     tiles_of = [(known.rows, known.columns)] if known else _PRODUCT_TILES if one.kernels == "product" else _TILES
     for tile_rows, tile_columns in tiles_of:
         rows, columns, depth = float(pixels), outputs, float(one.window * ceil(inputs / step) * step)
+        if is_loose:
+            depth = float(ceil(one.window * second / step) * step)
         if one.name == "input":
             rows, columns = pixels * one.spread, inputs
             depth = max(one.window / one.stride, 1) * ceil(outputs / step) * step
         elif one.name == "weight":
-            rows, columns, depth = outputs, inputs * one.window, ceil(pixels / one.products / step) * step
+            columns = (second if is_loose else inputs) * one.window
+            rows, depth = outputs, ceil(pixels / one.products / step) * step
             if one.capability == HOPPER:  # a tile lies within one pixel of the window
                 columns = ceil(inputs / tile_columns) * tile_columns * one.window
             rows *= one.products
@@ -193,20 +270,37 @@ def _products(one: Pass, pixels: int, first: int, second: int) -> Iterator[tuple
         cost = max(step_cost + row / tile_columns + column / tile_rows, _LEAST_STEP_COST[one.name])
         if one.name == "weight" and one.kernels == "fused" and one.capability == HOPPER and one.item_bytes == 4:
             cost *= _TURNED_COST
-        yield tiles, tile_rows * tile_columns * cost, depth
+        parts = _parts(one, tiles, depth)
+        yield Cut(tile_rows, tile_columns, step, tiles, tile_rows * tile_columns * cost, depth, parts)
 
 
-def _product_ns(one: Pass, tiles: int, weighed: float, depth: float) -> float:
+def _matrices_ns(one: Pass, pixels: int, first: int, second: int) -> float:
+    """Of the pixels of each image, or of all, by channels, and sums along channels: waves of the best tiles."""
+    begin_ns, step_cost, row, column, least, wave_ns = _PRODUCT_COSTS[one.capability, one.item_bytes]
+    columns, depth = (first, second) if one.name == "forward" else (second, first)
+    step, operations_per_ns = _STEP_BYTES // one.item_bytes, _OPERATIONS_PER_NS[one.item_bytes] / PROCESSORS
+    best_ns = inf
+    for tile_rows, tile_columns in _PRODUCT_TILES:
+        tiles = one.products * ceil(pixels / one.products / tile_rows) * ceil(columns / tile_columns)
+        waves = max(tiles / PROCESSORS, 1.0)
+        waves = _PARTIAL_WAVES * waves + (1 - _PARTIAL_WAVES) * ceil(waves)
+        cost = max(step_cost + row / tile_columns + column / tile_rows, least)
+        operations = 2 * tile_rows * tile_columns * ceil(depth / step) * step
+        best_ns = min(best_ns, waves * (operations * cost / operations_per_ns + wave_ns))
+    return begin_ns + best_ns
+
+
+def _product_ns(one: Pass, cut: Cut) -> float:
     """Waves of tiles."""
-    parts = _parts(one, tiles, depth)
-    waves = max(tiles * parts / PROCESSORS, 1.0)
+    waves = max(cut.tiles * cut.parts / PROCESSORS, 1.0)
     if one.kernels == "loose":
-        steps = depth / (one.tiling.step if one.tiling else _STEP_BYTES // one.item_bytes)
-        return max(waves, _LOOSE_BLOCKS) * ceil(steps / parts) * _LOOSE_STEP_NS[one.name == "weight"]
+        steps = ceil(cut.depth / cut.step / cut.parts)
+        return max(waves, _LOOSE_BLOCKS) * steps * _LOOSE_STEP_NS[one.name == "weight"]
     if one.tiling is None or one.tiling.parts:  # the last wave is not shared
         waves = _PARTIAL_WAVES * waves + (1 - _PARTIAL_WAVES) * ceil(waves)
     operations_per_ns = _OPERATIONS_PER_NS[one.item_bytes] / PROCESSORS
-    return waves * (2 * weighed * depth / parts / operations_per_ns + _WAVE_NS) + _SHARED_SUM_NS * (parts > 1)
+    step_ns = 2 * cut.weighed * cut.depth / cut.parts / operations_per_ns
+    return waves * (step_ns + _WAVE_NS) + _SHARED_SUM_NS * (cut.parts > 1)
 
 
 def _parts(one: Pass, tiles: int, depth: float) -> float:
@@ -217,10 +311,6 @@ def _parts(one: Pass, tiles: int, depth: float) -> float:
         return one.tiling.parts
     room = max(1.0, min(PROCESSORS / tiles, depth / _SHORTEST_SHARE))
     return room if one.tiling is not None else float(int(room))
-
-
-def _tap_by_tap_ns(one: Pass, pixels: int, first: int, second: int) -> float:
-    return 2 * pixels * first * second * one.taps / VECTOR_OPERATIONS_PER_NS
 
 
 def _direct_ns(one: Pass, pixels: int, first: int, second: int) -> float:

@@ -158,6 +158,8 @@ def in_a_step_ns(work: Work, cold_ns: float, warm_ns: float, gpu: Gpu) -> float:
     """
     if work.flops:
         return cold_ns
+    if work.recalled is not None:
+        return work.recalled * cold_ns
     fetched_ns = work.cached * max(cold_ns - warm_ns, 0.0)
     return max(warm_ns, cold_ns - fetched_ns) + work.evicted_bytes / gpu.dram_gb_per_s
 

@@ -7,6 +7,7 @@ how many rows there are and how long they are, which are coordinates.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from math import ceil, prod
 
@@ -113,6 +114,12 @@ _READ_ONCE_BYTES = 128 * 1024
 block to a processor takes as long as one and a half."""
 
 
+_ODD, _PAIR, _LAST_VECTOR, _LAST_CHANNELS = " odd", 2, 4, 64
+"""cuDNN reads pairs of halves, where images have no odd number of pixels, and where channels come last four at a time,
+by blocks of threads that have so many, be they there or not; else it has kernels that take two to four times as long.
+"""
+
+
 def _lies_in_order(tensor: TensorRef) -> bool:
     """Whether channels and pixels do; images may be apart."""
     steps = zip(tensor.shape[1:], tensor.stride[1:], contiguous_stride(tensor.shape)[1:], strict=True)
@@ -147,6 +154,9 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
     channel_bytes = batch * pixels * size * (2 if name.endswith("backward") else 1)
     if layout == "nchw" and channel_bytes > _READ_ONCE_BYTES - (size == 4):
         rules = [f"{rule}{_AGAIN}" if rule.startswith("cudnn") else rule for rule in rules] + rules
+    is_odd = (layout == "nchw" and size == 2 and pixels % _PAIR) or (layout == "nhwc" and channels % _LAST_VECTOR)
+    if is_odd and rules[0].startswith("cudnn"):
+        rules = [f"{rules[0]}{_ODD}", *rules]
     if "batch" not in name:
         return _group_norm(op, rules, nbytes, batch, num_sms)
     if _is_fixed(op):
@@ -157,7 +167,7 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
     own = (channels, batch, pixels)
 
     def work(rule: str, channels: int, batch: int, pixels: int) -> Work:
-        least = 3 * num_sms // 2 if rule.endswith(_AGAIN) else num_sms
+        least = 3 * num_sms // 2 if _AGAIN in rule else num_sms
         seen = resized(nbytes, (max(channels, least), batch, pixels), own)
         return Work(rule, log(channels, batch, pixels), 0, "", seen, num_sizes=3)
 
@@ -221,7 +231,8 @@ def _last_norm(op: Op, rule: str, tensor: TensorRef, nbytes: int, num_sms: int) 
     coordinates = log(channels, rows)
     base, step, element = _NORM_BYTES["backward" in op.name]
     if not rule.startswith("native") or _is_fixed(op):
-        return Work(rule, coordinates, 0, "", nbytes + base)
+        padded = 1.0 if _is_fixed(op) else ceil(channels / _LAST_CHANNELS) * _LAST_CHANNELS / max(channels, 1)
+        return Work(rule, coordinates, 0, "", round(nbytes * padded) + base)
     width = min(_floor_power(channels), _BLOCK_CHANNELS)
     height = min(_floor_power(ceil(rows / _THREAD_ROWS)), _CHANNEL_THREADS // width)
     parts = min(ceil(rows / (height * _THREAD_ROWS)), _MOST_PARTS)
@@ -263,11 +274,15 @@ _FEW_IMAGES, _TILE_IMAGES = 128, 32
 their share of more."""
 _IMAGE_BYTES = 500_000
 """What memory could move while it adds one: 0.1 us."""
+_ROW_ELEMENT_BYTES = {False: 3840, True: 5000}
+"""What memory could move while a block of threads waits for an element of its row: 0.8 and 1.05 ns."""
+_RECALLED_BYTES = 22 * 2**20
+"""Of an operand that was just written the cache answers in half the time, of larger ones less and less."""
 
 
 def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int) -> tuple[Work, ...]:
-    """A block of threads has a group of channels of one image, in the backward pass one channel: the bytes of those
-    that are missing take as long. Gradients of the weights are added up image by image."""
+    """A block of threads goes along a group of channels of one image, in the backward pass along one channel, and waits
+    for memory if there are few. Gradients of the weights are added up image by image."""
     tensor = max(op.input_refs(), key=lambda candidate: candidate.numel)
     is_backward, steps = base_name(op).endswith("_backward"), 0
     if is_backward:
@@ -280,10 +295,16 @@ def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int)
     rows = max(batch * (parts if isinstance(parts, int) else 1), 1)
     own = (rows, max(tensor.numel // rows, 1))
 
+    at_once, recalled = _BLOCKS_PER_PROCESSOR * num_sms, None
+    if own[0] <= num_sms and not is_backward:  # whose input was written long ago
+        recalled = min(max((touched_bytes(tensor) / _RECALLED_BYTES) ** 2, 1.0) / 2, 1.0)
+
     def work(rule: str, rows: int, length: int) -> Work:
-        seen = resized(nbytes, (max(rows, _BLOCKS_PER_PROCESSOR * num_sms), length), own) + _IMAGE_BYTES * steps
+        waited = max(rows / at_once, 1.0) * _ROW_ELEMENT_BYTES[is_backward] * length
+        seen = max(resized(nbytes, (rows, length), own), round(waited if recalled is None else recalled * waited))
         coordinates = log(rows, length, steps) if is_backward else log(rows, length)
-        return Work(rule, coordinates, 0, "", seen, num_sizes=2, num_alike=int(is_backward))
+        made = Work(rule, coordinates, 0, "", seen + _IMAGE_BYTES * steps, num_sizes=2, num_alike=int(is_backward))
+        return replace(made, recalled=recalled)
 
     return tuple(resizable(partial(work, rule), own, (17, 22)) for rule in dict.fromkeys(rules))
 

@@ -65,6 +65,9 @@ class Work:
     """How often processors begin and end a tile of a product, one after the other."""
     cached: float = SOME_CACHED
     """The share of what fetching all operands from memory costs that a step saves."""
+    recalled: float | None = None
+    """In a step it takes this share of its cold time, where that is known better than by a warm run, which finds in the
+    cache what it wrote itself."""
     evicted_bytes: int = 0
     """What earlier ops of a step left in the cache and memory gets meanwhile: alone, an op that only reads does not pay
     for it."""

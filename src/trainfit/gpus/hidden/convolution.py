@@ -23,6 +23,7 @@ from trainfit.gpus.hidden.tensors import (
     is_channels_last,
     is_contiguous,
     nbytes,
+    suggests_channels_last,
     tensor_argument,
 )
 from trainfit.records import OUTPUT, Op, TensorRef
@@ -52,7 +53,7 @@ class _Convolution:
 
     @property
     def is_channels_last(self) -> bool:
-        return any(is_channels_last(t) and not is_contiguous(t) for t in (self.x, self.weight))
+        return any(map(suggests_channels_last, (self.x, self.weight)))
 
     @property
     def is_depthwise(self) -> bool:

@@ -4,6 +4,7 @@ In: a `Problem` and a GPU. Out: an engine (`asked`, `imitated`), how its kernels
 what kind they are (`kernels_of`):
 * "fused": one kernel on the units of matrix products, which has all groups in it;
 * "singly": one such kernel for each group, of a library (CUTLASS) that does not share a sum among processors;
+* "first": one for first layers in float16, of four channels at most;
 * "loose": one that does not keep its operands in shared memory, several times as slow;
 * "direct": in tiles, without such units, up to twenty times as slow;
 * "naive": a thread for each result, up to a hundred times as slow as that.
@@ -27,8 +28,8 @@ from trainfit.gpus.hidden import cudnn_library
 from trainfit.gpus.hidden.cudnn import TILES, Problem, Tree, family
 from trainfit.gpus.hidden.cudnn_library import Plan
 
-Kernels = Literal["fused", "singly", "loose", "direct", "naive"]
-KERNELS: tuple[Kernels, ...] = ("fused", "singly", "loose", "direct", "naive")
+Kernels = Literal["fused", "singly", "first", "loose", "direct", "naive"]
+KERNELS: tuple[Kernels, ...] = ("fused", "singly", "first", "loose", "direct", "naive")
 _VERSION = 919  # of cuDNN, without its last two digits
 # Knobs of plans (cudnn_graph.h): the tile's number, steps along the sum by the kernels of two libraries, into how many
 # parts a sum is cut by each of them, and whether it is not cut by what is left of a wave.
@@ -44,13 +45,15 @@ _HOPPER_ENGINES = {
     "weight gradient, half": (65,), "weight gradient, fp32": (68,),
 }  # fmt: skip
 _ENGINES: dict[str, dict[tuple[int, ...], Kernels]] = {
-    "output, half": {(27, 45): "singly", (47,): "loose", (1, 28, 57): "direct", (0,): "naive"},
+    "output, half": {(27, 45, 46): "singly", (63,): "first", (47,): "loose", (1, 28, 57): "direct", (0,): "naive"},
     "output, fp32": {(35, 46): "singly", (48,): "loose", (28, 70): "direct", (0,): "naive"},
     "input gradient, half": {(57, 59, 64): "singly", (1, 2, 25): "direct", (0,): "naive"},
     "input gradient, fp32": {(58, 60, 65): "singly", (2, 25, 74): "direct", (0,): "naive"},
-    "weight gradient, half": {(33, 47, 49): "singly", (39, 40): "loose", (1,): "direct", (0,): "naive"},
+    "weight gradient, half": {
+        (33, 45, 47, 49): "singly", (63,): "first", (37, 39, 40): "loose", (1,): "direct", (0, 16, 19): "naive",
+    },
     "weight gradient, fp32": {(34, 48, 50): "singly", (40,): "loose", (1, 20): "direct", (0,): "naive"},
-}
+}  # fmt: skip
 _USUAL = {
     "output, half": 62, "output, fp32": 67, "input gradient, half": 67, "input gradient, fp32": 71,
     "weight gradient, half": 65, "weight gradient, fp32": 68,

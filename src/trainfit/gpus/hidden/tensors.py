@@ -66,6 +66,21 @@ def is_channels_last(tensor: TensorRef) -> bool:
     return dims in (4, 5) and has_strides(tensor, (0, *range(2, dims), 1))
 
 
+def suggests_channels_last(tensor: TensorRef) -> bool:
+    """Whether torch takes an image's strides for those of channels that come last. It looks at dimensions of one
+    element too: a weight of [8, 1, 3, 1] that autocast made has strides of [3, 1, 1, 1] and is taken so, one of
+    [3, 3, 1, 1] is not."""
+    if len(tensor.shape) != 4 or not tensor.stride[1]:
+        return is_channels_last(tensor) and not is_contiguous(tensor)
+    least = 0
+    for dim in (1, 3, 2, 0):
+        size, stride = tensor.shape[dim], tensor.stride[dim]
+        if not size or stride < least or (dim == 0 and least == tensor.stride[1]):
+            return False
+        least = stride * size if size > 1 else stride
+    return True
+
+
 def contiguous(tensor: TensorRef) -> TensorRef:
     """The tensor as a copy of it would lie."""
     steps = [product([max(size, 1) for size in tensor.shape[dim + 1 :]]) for dim in range(len(tensor.shape))]

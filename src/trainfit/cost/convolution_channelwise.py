@@ -1,0 +1,207 @@
+"""Convolutions with a window per channel: by which of cuDNN's kernels, and how long these compute.
+
+In: what distinguishes one pass. Out: the kind of kernels (`engine_kernels`, `likely_kernels`, `named_kernels`), and
+`channelwise_ns`, on an H200's processors, before what was measured corrects it.
+
+Kinds, beside torch's own kernels ("own"):
+* "specialized" and "channelwise": compiled for this window; the first for halves of 8 images and more, and gradients of
+  small square windows;
+* "banded": on the units of matrix products, along bands of the image, windows in parts of 3 x 3;
+* "widened": channels are widened to vectors and convolved as groups are;
+* "naive": a thread for each result; "direct": one launch for each channel.
+
+The engine that cuDNN proposes says which, but without a GPU it does not propose those that it compiles when they are
+asked for ("specialized", "channelwise"): these run wherever they can. Where it cannot be asked at all the windows say
+so about as often as not. Constants were fitted to 1,700 passes of the H200 that a seed drew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Literal
+
+Name = Literal["forward", "input", "weight"]
+Channelwise = Literal["own", "specialized", "channelwise", "banded", "widened", "naive", "direct"]
+CHANNELWISE: tuple[Channelwise, ...] = (
+    "specialized", "channelwise", "naive", "widened", "banded", "direct", "own",
+)  # fmt: skip
+"""Those that are like each other are near each other."""
+
+_ENGINES: dict[Name, dict[int, Channelwise]] = {
+    "forward": {0: "naive", 5: "channelwise", 22: "widened", 28: "direct", 57: "banded"},
+    "input": {0: "naive", 6: "channelwise", 22: "widened", 40: "widened", 46: "widened", 62: "banded"},
+    "weight": {
+        0: "naive", 1: "direct", 9: "widened", 10: "widened", 16: "channelwise", 19: "channelwise", 23: "widened",
+        30: "widened", 49: "direct", 61: "banded",
+    },
+}  # fmt: skip
+_NAMES: tuple[tuple[str, Channelwise], ...] = (
+    ("conv_depthwise", "own"), ("specialized", "specialized"), ("c1_k1", "channelwise"),
+    ("shmem_tiling", "channelwise"), ("grouped_direct", "naive"), ("depthwise_convolution", "banded"),
+    ("convolve", "direct"), ("wgrad_alg", "direct"), ("cutlass", "direct"), ("xmma", "widened"),
+    ("tensorTransform", "widened"),
+)  # fmt: skip
+_SPECIAL_SIDES, _LEAST_IMAGES, _ALIGNED = (1, 3, 5, 7), 8, 4
+_LARGE_SIDE, _MANY_PIXELS = 40, 1000
+"""Of images from which on weights' gradients are widened rather than naive."""
+
+# Nanoseconds to begin; how often memory could move the images; what a result takes, and each pixel of its window.
+_COSTS: dict[tuple[Channelwise, Name, int], tuple[float, float, float, float]] = {
+    ("specialized", "forward", 2): (4500.0, 0.35, 0.0, 1.45e-4),
+    ("specialized", "input", 2): (1540.0, 0.1, 0.0, 3.5e-4),
+    ("specialized", "input", 4): (1170.0, 0.0, 0.0, 3.8e-4),
+    ("channelwise", "forward", 2): (1630.0, 0.05, 0.0, 3.1e-4),
+    ("channelwise", "forward", 4): (1370.0, 0.1, 0.0, 3.0e-4),
+    ("channelwise", "input", 2): (6560.0, 2.4, 0.0, 1.0e-3),
+    ("channelwise", "input", 4): (7700.0, 0.1, 0.0, 1.2e-3),
+    ("channelwise", "weight", 2): (5100.0, 1.6, 0.0, 1.3e-4),
+    ("banded", "forward", 2): (4760.0, 3.2, 0.0, 1.2e-4),
+    ("banded", "input", 2): (8270.0, 1.0, 4.6e-4, 5.0e-5),
+    ("banded", "weight", 2): (18500.0, 0.4, 0.0, 1.6e-4),
+    ("banded", "weight", 4): (13400.0, 1.0, 4.3e-4, 0.0),
+    ("widened", "forward", 2): (35000.0, 2.6, 3.5e-2, 1.1e-3),
+    ("widened", "input", 2): (28700.0, 4.5, 4.4e-2, 1.2e-3),
+    ("widened", "weight", 2): (44200.0, 1.8, 2.2e-2, 1.4e-3),
+    ("widened", "weight", 4): (101_000.0, 2.2, 3.2e-2, 4.3e-3),
+    ("naive", "forward", 2): (9100.0, 2.0, 1.5e-2, 2.7e-3),
+    ("naive", "forward", 4): (8570.0, 1.0, 1.5e-2, 3.3e-3),
+    ("naive", "input", 4): (7950.0, 7.0, 0.0, 2.7e-3),
+    ("naive", "weight", 2): (1800.0, 5.0, 2.4e-3, 3.1e-3),
+    ("naive", "weight", 4): (3780.0, 1.0, 1.9e-3, 4.2e-3),
+}
+_UNALIGNED: dict[Name, float] = {"forward": 0.3, "input": 0.46, "weight": 1.1}
+"""Of naive kernels: a pixel of the window takes so much were channels not aligned at all, and 1 more where they are
+aligned to lines of the cache, which all threads of a warp then ask of the same part of it."""
+LINE_BYTES = 128
+_ALONE_NS = 3.2
+"""Of a weight's gradient: a block of threads goes through an image, a pixel at a time."""
+_BAND = 3
+"""A side of the part of a window that bands of pixels are multiplied with."""
+_LAUNCH_NS: dict[Name, tuple[float, float]] = {
+    "forward": (1000.0, 0.0085), "input": (1000.0, 0.0085), "weight": (60_000.0, 0.012),
+}  # fmt: skip
+"""Of a channel that is a launch of its own, and of a pixel times those of its window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """What decides about the kernels of one pass. `sides` are of the window, `pixels` of the smaller image."""
+
+    name: Name
+    item_bytes: int
+    sides: tuple[int, ...]
+    stride: int
+    dilation: int
+    multiplier: int
+    """Results of each channel."""
+    images: int
+    channels: int
+    pixels: tuple[int, ...]
+    is_last: bool
+
+    @property
+    def is_special(self) -> bool:
+        """A small square, neither spread nor moved far."""
+        is_small = len(set(self.sides)) == 1 and self.sides[0] in _SPECIAL_SIDES and len(self.sides) == 2
+        return is_small and self.dilation == 1 and self.stride <= 2 and self.multiplier == 1
+
+
+def engine_kernels(windows: Windows, engine: int) -> Channelwise:
+    """Of the engine that cuDNN proposes, with or without a GPU."""
+    found = _ENGINES[windows.name].get(engine, "widened")
+    is_compiled = windows.is_special or (windows.name == "input" and _has_general_gradient(windows))
+    if windows.name == "weight" and windows.item_bytes == 4:
+        is_compiled = False
+    if is_compiled and (found != "banded" or windows.name == "forward" or not windows.is_last):
+        found = "channelwise"
+    return _specialized(windows) if found == "channelwise" else found
+
+
+def _has_general_gradient(windows: Windows) -> bool:
+    """Whether an image's gradient has kernels for any window; in float32 for small ones, and on large images."""
+    if windows.multiplier > 1 or not windows.is_last or max(windows.sides) <= 2:
+        return windows.multiplier == 1 and windows.is_last and windows.item_bytes == 2
+    is_fitting = max(windows.sides) <= max(_SPECIAL_SIDES) or windows.pixels[0] > _LARGE_SIDE
+    return windows.item_bytes == 2 or is_fitting
+
+
+def _specialized(windows: Windows) -> Channelwise:
+    if not windows.is_last or not windows.is_special or windows.name == "weight":
+        return "channelwise"
+    is_fitting = windows.item_bytes == 2 and windows.images >= _LEAST_IMAGES and not windows.channels % _ALIGNED
+    return "specialized" if windows.name == "input" or is_fitting else "channelwise"
+
+
+def likely_kernels(windows: Windows) -> Channelwise:
+    """Where cuDNN cannot be asked."""
+    is_half = windows.item_bytes == 2
+    if not windows.is_last:
+        return "channelwise"
+    if windows.name == "weight":
+        if windows.is_special and (is_half or max(windows.sides) < max(_SPECIAL_SIDES)):
+            return "channelwise" if is_half else "banded"
+        is_large = (
+            windows.images * windows.pixels[-1] ** 2 > _MANY_PIXELS if is_half else windows.pixels[0] > _LARGE_SIDE
+        )
+        return "widened" if is_large else "naive"
+    if windows.is_special:  # however many images there are, so that more never take less
+        return "specialized" if is_half or windows.name == "input" else "channelwise"
+    if windows.name == "input" and _has_general_gradient(windows):
+        return "channelwise"
+    return "widened" if windows.name == "input" and is_half else "naive"
+
+
+def named_kernels(kernel: str) -> Channelwise | None:
+    """Of the longest kernel that ran."""
+    return next((kind for part, kind in _NAMES if part in kernel), None)
+
+
+def _costs(kernels: Channelwise, name: Name, item_bytes: int) -> tuple[float, float, float, float]:
+    """Those of the other type, or of the result, where cuDNN was never seen to run such."""
+    tried: tuple[tuple[Name, int], ...] = ((name, item_bytes), (name, 6 - item_bytes), ("weight", item_bytes))
+    found = (_COSTS.get((kernels, *one)) for one in (*tried, ("forward", 2)))
+    return next(costs for costs in found if costs is not None)
+
+
+def times_moved(kernels: Channelwise, windows: Windows) -> float:
+    """How often memory could move the images meanwhile."""
+    if kernels == "direct":
+        return 1.0
+    moved = _costs(kernels, windows.name, windows.item_bytes)[1]
+    return moved * _parts(windows) if kernels == "banded" and windows.name == "weight" else moved
+
+
+def _parts(windows: Windows) -> int:
+    """Of a window, in bands."""
+    count = 1
+    for side in windows.sides:
+        count *= ceil(side / _BAND)
+    return count
+
+
+def channelwise_ns(kernels: Channelwise, windows: Windows, pixels: float, channels: float, taps: float) -> float:
+    """Of so many pixels and channels of results (an image's gradient's own); `taps` is how many of a window's pixels
+    lie inside the image, on average."""
+    window, results = 1, pixels * channels
+    for side in windows.sides:
+        window *= side
+    if kernels == "direct":
+        launch_ns, pixel_ns = _LAUNCH_NS[windows.name]
+        return channels * (launch_ns + pixel_ns * pixels * window)
+    begin_ns, _, result_ns, tap_ns = _costs(kernels, windows.name, windows.item_bytes)
+    if kernels == "naive":
+        aligned = min(line_alignment(windows), LINE_BYTES) / LINE_BYTES
+        return begin_ns + results * (result_ns + tap_ns * taps * (_UNALIGNED[windows.name] + aligned))
+    if windows.name != "weight":
+        return begin_ns + results * (result_ns + tap_ns * window)
+    if kernels == "banded":
+        return begin_ns + results * (result_ns * windows.stride**2 + tap_ns * window)
+    alone_ns = _ALONE_NS * pixels / max(windows.images, 1) if kernels == "channelwise" else 0.0
+    return begin_ns + max(results * (result_ns + tap_ns * window), alone_ns)
+
+
+def line_alignment(windows: Windows) -> int:
+    """The power of two, up to a line of the cache, at which the channels of every pixel start."""
+    nbytes = windows.channels * windows.item_bytes
+    return min(nbytes & -nbytes, LINE_BYTES) if nbytes else LINE_BYTES
