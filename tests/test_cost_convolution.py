@@ -391,6 +391,23 @@ def test_images_of_one_pixel_are_one_product_in_either_layout() -> None:
     assert computing_ns(work) == pytest.approx(1010 + 560 + 2 * (4 * 32 + 83 * 64) * 64 / (989_500 / 132), rel=0.01)
 
 
+def test_weights_gradients_by_winograd_multiply_a_quarter_as_often() -> None:
+    # 4 images of 14 x 14 pixels, 32 to 32 channels, 3 x 3: images are moved ten times. Narrower ones stay where they are.
+    def gradient(channels: int, engine: int) -> Op:
+        image, weight = f"float32[4,{channels},14,14]", f"float32[{channels},{channels},3,3]"
+        args: list[object] = [image, image, weight, None, *SETTINGS, [False, True, False]]
+        return replace(op("aten.convolution_backward.default", args, [weight]), kwargs=(("engine", engine),))
+
+    work = works(gradient(32, 50), 132)[0]
+    assert work.rule == "convolution weight plain fp32 nchw winograd"
+    assert computing_ns(work) == pytest.approx(8000 + 2 * 784 * 32 * 32 * 9 / 4 / 66_900)
+    assert work.nbytes == 10 * 4 * (2 * 784 * 32 + 32 * 32 * 9)
+    kernel = "sm80_xmma_gemm_f32f32_f32f32_f32_nt_n_tilesize32x32x8"
+    assert rule_of(as_measured(gradient(16, 17), kernel, 4)) == work.rule
+    assert not is_by_winograd(gradient(16, 17), kernel)
+    assert rule_of(gradient(16, 50)).endswith("singly")
+
+
 def test_first_layers_in_float16_have_kernels_of_four_channels() -> None:
     # 128 results of 16 channels, of 4 channels and 9 pixels each; layouts take 7.2 us.
     settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]

@@ -48,7 +48,7 @@ _DIRECT_NAMES = (
 _FOURIER_NAMES, _WINOGRAD_NAMES = ("fft", "cf32"), ("winograd", "xmma_gemm_", "simt_sgemm")
 _NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
 _PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
-_WITHOUT_UNITS = ("direct", "naive", "fourier")
+_WITHOUT_UNITS = ("direct", "naive", "fourier", "winograd")
 _WEIGHT_ALONE = (False, True, False)
 _COPIED, _GRADIENT, _BIAS = -1, -2, -3
 """Storages of what the op makes on the way."""
@@ -128,6 +128,8 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
         kernels = "product"
     elif any(name in kernel for name in _FOURIER_NAMES):
         kernels = "fourier"
+    elif read.has_short_gradient and any(name in kernel for name in _WINOGRAD_NAMES):
+        kernels = "winograd"
     elif any(name in kernel for name in _NAIVE_NAMES):
         kernels = "naive"
     elif any(name in kernel for name in _DIRECT_NAMES):
@@ -144,9 +146,10 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
 
 
 def is_by_winograd(op: Op, kernel: str) -> bool:
-    """Whether a sample ran on Winograd's transforms of its images: cuDNN does not tell so without a GPU, so that such
-    samples say nothing of what is priced."""
-    if Convolution.of(op).is_product or any(name in kernel for name in _FOURIER_NAMES):
+    """Whether a sample ran on Winograd's transforms of its images where cuDNN does not tell so without a GPU, so that
+    it says nothing of what is priced."""
+    read = Convolution.of(op)
+    if read.is_product or read.has_short_gradient or any(name in kernel for name in _FOURIER_NAMES):
         return False
     return any(name in kernel for name in _WINOGRAD_NAMES)
 

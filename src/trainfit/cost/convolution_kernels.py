@@ -24,7 +24,7 @@ from trainfit.gpus.hidden.cudnn_transforms import Frames
 
 Name = Literal["forward", "input", "weight"]
 Kernels = Literal[
-    "fused", "singly", "first", "loose", "direct", "naive", "product", "fourier",
+    "fused", "singly", "first", "loose", "direct", "naive", "product", "fourier", "winograd",
     "own", "specialized", "channelwise", "banded", "widened",
 ]  # fmt: skip
 """As trainfit.gpus.hidden.cudnn_kernels has them, cuBLASLt's products, those of transformed images, and for a window
@@ -76,6 +76,8 @@ _PADDED_OUTPUTS_NS = 8500.0
 """Of a kernel for any layout, which pads output channels to vectors; input channels are padded on the way."""
 _BLOCK, _CHANGED_TIMES, _PADDED_TIMES = 32, {2: 4.3, 4: 2.7}, {2: 8.3, 4: 4.1}
 """Of what changes the layout, and of what pads channels; element by element, so that halves take as long as floats."""
+_SHORT_NS, _SHORT_TIMES, _SHORT_MOVED = 8000.0, 4, 10.0
+"""Of Winograd's transforms: to begin, how many times fewer multiplications, and how often images are moved."""
 _FIRST_CHANNELS, _FIRST_OPERATIONS_PER_NS = 4, 130_000.0
 """Of kernels for first layers, which pad channels."""
 _TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
@@ -144,6 +146,8 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
         return channelwise_ns(one.kernels, one.windows, pixels * share, first / per_channel, one.taps)
     if one.kernels == "direct":
         return _direct_ns(one, pixels, first, second)
+    if one.kernels == "winograd":
+        return _SHORT_NS + 2 * pixels * first * second * one.window / _SHORT_TIMES / VECTOR_OPERATIONS_PER_NS
     if one.kernels == "first":
         operations = 2 * pixels * first * _FIRST_CHANNELS * one.window
         return _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout + operations / _FIRST_OPERATIONS_PER_NS
@@ -180,6 +184,8 @@ def times_moved(one: Pass, channels: int, pixels: int, is_weight: bool = False) 
         return _PRODUCT_MOVED[one.capability, one.item_bytes]
     if one.group_width:
         return 1.0 if is_weight else _times_widened(one, channels)
+    if one.kernels == "winograd":
+        return _SHORT_MOVED
     if one.pads_channels and channels % (_VECTOR_BYTES // one.item_bytes):
         return 1 + _PADDED_TIMES[one.item_bytes]
     if not one.changes_layout or pixels == 1 or channels == 1:

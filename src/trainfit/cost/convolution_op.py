@@ -78,9 +78,12 @@ PLANNED_FOR = find_gpu("h200")
 """Other GPUs are taken to choose alike."""
 MEASURED, _TILING, _ENGINE = "kernels", "tiling", "engine"
 _PADDING = ("fused", "singly", "first")
-_SOLID = 3
+_WINOGRAD_S, _SHORT_CHANNELS = 50, 32
+"""The engine that cuDNN proposes without a GPU where it would run Winograd's transforms, if there are so many channels:
+18 of 23 passes."""
+_SOLID, _SOLID_CHANNELS = 3, 8
 """Dimensions: windows of one pixel are cuBLASLt's products, of weights' gradients those that would be usual."""
-WITHOUT_ENGINES = ("product", "fourier")
+WITHOUT_ENGINES = ("product", "fourier", "winograd")
 # torch gives windows per channel to cuDNN, where channels do not come last, for float16 alone: squares of these sides,
 # rows of so many pixels and so many channels at least; with a stride of 2 more channels, or some more and longer rows.
 _CUDNN_SIDES, _LEAST_ROW, _LEAST_CHANNELS, _STRIDED_CHANNELS, _STRIDED_ROW = (1, 3, 5), 7, 32, (512, 256), 28
@@ -213,11 +216,22 @@ class Convolution:
         if self.is_product:
             engine = self.planned(op)
             otherwise: Kernels = "fused" if engine is None else kernels_of(problem, engine)
-            is_solid = len(self.window) == _SOLID and (self.name != "weight" or engine in (None, usual_engine(problem)))
+            is_usual = engine in (None, usual_engine(problem)) and min(self.weight.shape[:2]) >= _SOLID_CHANNELS
+            is_solid = len(self.window) == _SOLID and (self.name != "weight" or is_usual)
             return "product" if is_solid or is_left_to_cublas(problem) else otherwise
         if is_transformed(problem):
             return "fourier"
-        return kernels_of(problem, self.engine(op))
+        engine = self.engine(op)
+        is_shortened = (
+            self.has_short_gradient and engine == _WINOGRAD_S and min(self.weight.shape[:2]) >= _SHORT_CHANNELS
+        )
+        return "winograd" if is_shortened else kernels_of(problem, engine)
+
+    @property
+    def has_short_gradient(self) -> bool:
+        """Whether a weight's gradient may be computed by Winograd's transforms."""
+        is_float = self.name == "weight" and self.image.dtype == "float32" and not self.is_nhwc and self.groups == 1
+        return is_float and self.window == (3, 3) and {*self.stride, *self.dilation} == {1}
 
     def _channelwise_kernels(self, op: Op, windows: Windows) -> Channelwise:
         if self.is_torch_s_own:
