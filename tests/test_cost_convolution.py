@@ -392,7 +392,7 @@ def test_images_of_one_pixel_are_one_product_in_either_layout() -> None:
 
 
 def test_weights_gradients_by_winograd_multiply_a_quarter_as_often() -> None:
-    # 4 images of 14 x 14 pixels, 32 to 32 channels, 3 x 3: images are moved ten times. Narrower ones stay where they are.
+    # 4 images of 14 x 14 pixels, 32 to 32 channels, 3 x 3: images are moved ten times. Narrower ones are as they were.
     def gradient(channels: int, engine: int) -> Op:
         image, weight = f"float32[4,{channels},14,14]", f"float32[{channels},{channels},3,3]"
         args: list[object] = [image, image, weight, None, *SETTINGS, [False, True, False]]
