@@ -160,7 +160,9 @@ def test_few_channels_of_torch_s_batch_norm_have_a_processor_each() -> None:
         args: list[object] = [x, f"4*float32[{channels}]", True, 0.1, 1e-5]
         return works(op("aten.native_batch_norm.default", args, [x]), 128)[0].coordinates
 
-    assert [coordinates(channels) for channels in (16, 128, 256)] == [(7.0, 2.0, 6.0), (7.0, 2.0, 6.0), (8.0, 2.0, 6.0)]
+    # three doublings to the 128 processors are three quarters of one
+    places = [coordinates(channels) for channels in (16, 128, 256)]
+    assert places == [(6.25, 2.0, 6.0), (7.0, 2.0, 6.0), (8.0, 2.0, 6.0)]
 
 
 def test_batch_norm_of_channels_that_come_last_splits_rows_among_blocks_where_there_are_enough() -> None:
@@ -184,10 +186,11 @@ def test_cudnn_s_batch_norm_has_slower_kernels_for_odd_images_and_pads_channels_
     assert work("float16[8,64,7,7]").rule == "cudnn_batch_norm nchw 2 odd"
     assert work("float16[8,64,14,7]").rule == "cudnn_batch_norm nchw 2"
     assert work("float32[8,64,7,7]").rule == "cudnn_batch_norm nchw 4"
-    # 24 channels are read by blocks of 64; of 25 one by one
+    # 24 channels are read by blocks of 64; 25 one by one by blocks of 16, in the time of 45 bytes each
     last = work("float16[8,24,8,8]{1536,1,192,24}")
     assert (last.rule, last.nbytes) == ("cudnn_batch_norm nhwc 2", 26_000_000 + 2 * 2 * 8 * 64 * 64)
-    assert work("float16[8,25,8,8]{1600,1,200,25}").rule == "cudnn_batch_norm nhwc 2 odd"
+    odd = work("float16[8,25,8,8]{1600,1,200,25}")
+    assert (odd.rule, odd.nbytes) == ("cudnn_batch_norm nhwc 2 odd", 26_000_000 + 45 * 8 * 64 * 32)
 
 
 def test_rows_added_up_by_index_are_sorted_and_wait_for_others_of_their_place() -> None:

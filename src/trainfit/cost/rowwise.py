@@ -114,10 +114,10 @@ _READ_ONCE_BYTES = 128 * 1024
 block to a processor takes as long as one and a half."""
 
 
-_ODD, _PAIR, _LAST_VECTOR, _LAST_CHANNELS = " odd", 2, 4, 64
+_ODD, _PAIR, _LAST_VECTOR, _LAST_CHANNELS, _ODD_ELEMENT_BYTES = " odd", 2, 4, 64, 45
 """cuDNN reads pairs of halves, where images have no odd number of pixels, and where channels come last four at a time,
-by blocks of threads that have so many, be they there or not; else it has kernels that take two to four times as long.
-"""
+by blocks of threads that have so many, be they there or not; else it has kernels that take two to four times as long,
+where channels come last as long for an element as memory for so many bytes."""
 
 
 def _lies_in_order(tensor: TensorRef) -> bool:
@@ -172,7 +172,8 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
         return Work(rule, log(channels, batch, pixels), 0, "", seen, num_sizes=3)
 
     walked = _walked_bytes(nbytes, own, op, num_sms)
-    blocks = max(channels, num_sms)  # fewer have a processor each, and are as fast
+    blocks = max(channels, num_sms)  # fewer have a processor each, and are as fast but for what the cache knows
+    blocks = blocks * (min(channels, num_sms) / num_sms) ** _FEW_CHANNELS_WEIGHT
     return tuple(
         Work(rule, log(blocks, batch, pixels), 0, "", walked, num_sizes=3)
         if rule.startswith("native")
@@ -188,6 +189,8 @@ def _is_fixed(op: Op) -> bool:
 
 _CHANNEL_THREADS, _LEAST_THREADS = 512, 32
 """Of a block that has a channel, and the fewest that go along an image's pixels."""
+_FEW_CHANNELS_WEIGHT = 0.25
+"""How far apart two norms are of which one has twice the channels, where there are fewer than processors."""
 _BLOCK_STEPS = 7
 """A block that adds up begins, joins what its threads have and ends in the time of so many steps."""
 _PLANE_BYTES = 3200
@@ -231,6 +234,9 @@ def _last_norm(op: Op, rule: str, tensor: TensorRef, nbytes: int, num_sms: int) 
     coordinates = log(channels, rows)
     base, step, element = _NORM_BYTES["backward" in op.name]
     if not rule.startswith("native") or _is_fixed(op):
+        if rule.endswith(_ODD):
+            elements = rows * ceil(channels / (_LAST_CHANNELS // _LAST_VECTOR)) * _LAST_CHANNELS // _LAST_VECTOR
+            return Work(rule, coordinates, 0, "", max(_ODD_ELEMENT_BYTES * elements, nbytes) + base)
         padded = 1.0 if _is_fixed(op) else ceil(channels / _LAST_CHANNELS) * _LAST_CHANNELS / max(channels, 1)
         return Work(rule, coordinates, 0, "", round(nbytes * padded) + base)
     width = min(_floor_power(channels), _BLOCK_CHANNELS)
