@@ -106,18 +106,7 @@ def _of_whole_images(random: Random) -> Workload:
             return partial(grouped, (batch, channels, *sides), dtype, random.choice((1, 1, 1, 2, 4)))
 
 
-def _of_few_channels(random: Random) -> Workload:
-    """Scans and clips of few channels, one or a few at a time."""
-    dtype = random.choice((BF16, FP16, FP32, FP32))
-    while True:
-        batch, channels, side = between(random, 1, 4), 8 * between(random, 1, 24), between(random, 16, 160)
-        shape = (batch, channels, random.choice((side, side, 16)), side, side)
-        if _ELEMENTS <= prod(shape) <= _BYTES // dtype.itemsize:
-            return partial(grouped, shape, dtype, random.choice((8, 8, 4, 2, 1)))
-
-
 _Kinds = tuple[tuple[Callable[[Random], Workload], float], ...]
-_OF_SCANS: _Kinds = ((_of_few_channels, 0.6), (_batched, 0.4))
 _FURTHER: _Kinds = ((_batched, 0.55), (_of_whole_images, 0.45))
 _KINDS: _Kinds = ((_batched, 0.6), (_grouped, 0.2), (_of_pixels, 0.2))
 
@@ -129,11 +118,6 @@ def norms(count: int, seed: int) -> list[Workload]:
 def further_norms(count: int, seed: int) -> list[Workload]:
     """Over batches, and over whole images."""
     return _drawn(_FURTHER, count, seed)
-
-
-def norms_of_scans(count: int, seed: int) -> list[Workload]:
-    """Over groups of few channels of volumes, and over batches."""
-    return _drawn(_OF_SCANS, count, seed)
 
 
 def _drawn(kinds: _Kinds, count: int, seed: int) -> list[Workload]:

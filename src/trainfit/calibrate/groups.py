@@ -112,8 +112,6 @@ def groups() -> list[Group]:
         ("further norms", 2, drawn_norms.further_norms(480, seed=31)),
         ("further filters of libraries", 1, library_filters.further(1680, seed=32)),
         ("further filters by channel", 1, library_filters.by_channel(360, seed=33)),
-        ("norms of scans", 2, drawn_norms.norms_of_scans(240, seed=41)),
-        ("more filters of libraries", 1, library_filters.more(1080, seed=42)),
         ("held out further norms", 2, drawn_norms.further_norms(120, seed=1031)),
         ("held out further filters of libraries", 1, library_filters.further(360, seed=1032)),
         ("held out norms", 2, drawn_norms.norms(200, seed=1021)),

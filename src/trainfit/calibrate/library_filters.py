@@ -207,27 +207,12 @@ def _grouped_product(random: Random) -> Drawn:
     return _typed(layer_of(random, between(random, 4, 256), ends, size, (1, 1), groups=groups, nhwc_share=0.4), random)
 
 
-def _stem(random: Random) -> Drawn:
-    """The first layers of most nets: cuDNN has kernels for these in float16."""
-    window, side = random.choice((7, 7, 3, 3)), random.choice((32, 64, 96, 128, 160, 192, 224, 224, 256, 320, 384, 512))
-    layer = layer_of(
-        random, between(random, 1, 256), (random.choice((3, 3, 3, 4)), random.choice((32, 64, 64))), (side, side),
-        (window, window), stride=(2, 2), nhwc_share=0.4,
-    )  # fmt: skip
-    return replace(layer, dtype=random.choice((FP16, FP16, BF16)), has_input_gradient=False)
-
-
 _Kinds = tuple[tuple[Callable[[Random], Drawn], float], ...]
 _BY_CHANNEL: _Kinds = ((_by_channel, 1.0),)
 _OF_LIBRARIES: _Kinds = ((_grouped, 0.36), (_first, 0.24), (_volume, 0.22), (_last, 0.18))
 _FURTHER: _Kinds = (
     (_product, 0.26), (_first, 0.2), (_last, 0.16), (_signal_by_channel, 0.1), (_solid_by_channel, 0.08),
     (_grouped_product, 0.06), (_grouped, 0.14),
-)  # fmt: skip
-
-
-_MORE: _Kinds = (
-    (_stem, 0.12), (_grouped_product, 0.16), (_last, 0.42), (_signal_by_channel, 0.08), (_by_channel, 0.22),
 )  # fmt: skip
 
 
@@ -267,11 +252,6 @@ def further(count: int, seed: int) -> list[Workload]:
     """Products, first layers, plain ones whose channels come last, groups, and windows per channel of signals and
     volumes."""
     return [partial(convolve, layer) for layer in further_layers(count, seed)]
-
-
-def more(count: int, seed: int) -> list[Workload]:
-    """Stems, plain ones whose channels come last, products in groups and windows per channel."""
-    return [partial(convolve, layer) for layer in islice(_layers(_MORE, seed), count)]
 
 
 def by_channel(count: int, seed: int) -> list[Workload]:
