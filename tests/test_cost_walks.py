@@ -203,7 +203,17 @@ def test_gradients_of_a_group_norm_s_weights_are_added_up_image_by_image(
     args = [f"2*{x}", per_group, "float32[32]", images, 32, 64, 4, [True, weights, weights]]
     norm = works(op("aten.native_group_norm_backward.default", args, [x, "2*float32[32]"]), 132)[0]
     assert norm.coordinates == (log2(images * 32), 6.0, log2(max(steps, 1)))
-    assert norm.nbytes == 3 * 4 * images * 2048 + 500_000 * steps
+    # of 64 elements of a row each takes as long as 4100 bytes, and 0.55 x 1.6 more where rows crowd; four are at once
+    waited = images * 32 / (4 * 132) * 4100 * 64 * (1 + 0.55 * 1.6)
+    assert norm.nbytes == round(waited) + 500_000 * steps
+
+
+def test_few_rows_of_a_group_norm_s_gradient_do_not_crowd() -> None:
+    x = "float32[1,33,64,64]"
+    args = [f"2*{x}", "2*float32[1,1]", "float32[33]", 1, 33, 4096, 1, [True, False, False]]
+    norm = works(op("aten.native_group_norm_backward.default", args, [x, "2*float32[33]"]), 132)[0]
+    assert norm.nbytes == round(4100 * 4096 * (1 + 0.55 / 4))  # 33 rows on 132 processors
+    assert norm.recalled is None
 
 
 def test_an_image_sampled_at_points_counts_points_and_channels_and_not_how_large_it_is() -> None:

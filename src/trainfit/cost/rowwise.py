@@ -280,8 +280,9 @@ _FEW_IMAGES, _TILE_IMAGES = 128, 32
 their share of more."""
 _IMAGE_BYTES = 500_000
 """What memory could move while it adds one: 0.1 us."""
-_ROW_ELEMENT_BYTES = {False: 3840, True: 5000}
-"""What memory could move while a block of threads waits for an element of its row: 0.8 and 1.05 ns."""
+_ROW_ELEMENT_BYTES, _CROWDED, _MOST_CROWDED = {False: 3840, True: 4100}, 0.55, 1.6
+"""What memory could move while a block of threads waits for an element of its row: 0.8 and 0.85 ns; how much longer it
+waits in the backward pass, which reads two, where every processor has a row, and of how many rows each that is true."""
 _RECALLED_BYTES = 22 * 2**20
 """Of an operand that was just written the cache answers in half the time, of larger ones less and less."""
 
@@ -307,6 +308,8 @@ def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int)
 
     def work(rule: str, rows: int, length: int) -> Work:
         waited = max(rows / at_once, 1.0) * _ROW_ELEMENT_BYTES[is_backward] * length
+        if is_backward:
+            waited *= 1 + _CROWDED * min(rows / num_sms, _MOST_CROWDED)
         seen = max(resized(nbytes, (rows, length), own), round(waited if recalled is None else recalled * waited))
         coordinates = log(rows, length, steps) if is_backward else log(rows, length)
         made = Work(rule, coordinates, 0, "", seen + _IMAGE_BYTES * steps, num_sizes=2, num_alike=int(is_backward))
