@@ -5,20 +5,24 @@ In: an `Op`, of a trace or of a calibration. Out: `Work`s; the last one, `roofli
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from trainfit.cost import (
+    arrivals,
     compute,
     convolution,
     fourier,
     lists,
     lookups,
+    losses,
     moves,
     pools,
     recurrent,
     reductions,
     rowwise,
+    samplers,
     stream,
     walks,
 )
@@ -43,6 +47,8 @@ _FREE = frozenset(
 _CONVOLUTIONS = ("convolution", "convolution_backward")
 _OF_ROWS = rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING | {"embedding_dense_backward", "col2im"}
 """Norms, softmax, scans, windows put together and gradients of lookups copy an operand that does not lie in rows."""
+_FIRST_OF_ROWS = {"roll", *(f"reflection_pad{dims}d{way}" for dims in (1, 2, 3) for way in ("", "_backward"))}
+"""Shifts and margins copy the first of theirs."""
 
 
 def _rules() -> Iterator[tuple[str, Rule]]:
@@ -53,6 +59,7 @@ def _rules() -> Iterator[tuple[str, Rule]]:
         (moves.SCATTERS, moves.scattered),
     ):
         yield from ((name, rule) for name in names)
+    yield from ((name, arrivals.copied) for name in arrivals.ARRIVALS)
     yield from ((name, stream.loss) for name in stream.LOSSES)
     yield from ((name, fourier.transform) for name in fourier.TRANSFORMS)
     for name in moves.PLACED:
@@ -63,7 +70,6 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     yield "im2col", moves.windows
     yield from ((name, rowwise.distance) for name in rowwise.DISTANCES)
     yield from ((name, lookups.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
-    yield from ((f"nll_loss{dims}_{way}", rowwise.nll_loss) for dims in ("", "2d") for way in ("forward", "backward"))
     yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
     yield "_grouped_mm", compute.grouped_matmul
     yield from ((name, convolution.convolution) for name in _CONVOLUTIONS)
@@ -81,9 +87,10 @@ _BY_PROCESSORS: tuple[tuple[Collection[str], Callable[[Op, int], tuple[Work, ...
     (walks.ORDERED, walks.ordered),
     (rowwise.SOFTMAXES, walks.softmax),
     (pools.POOLS, pools.pool),
-    (pools.SAMPLERS, pools.sampled),
+    (samplers.SAMPLERS, samplers.sampled),
     (reductions.REDUCTIONS, reductions.reduction),
     (recurrent.RECURRENT, recurrent.recurrent),
+    (losses.LOSSES, losses.nll_loss),
 )
 """Rules that must know how many processors share the work."""
 
@@ -93,6 +100,8 @@ def works(op: Op, num_sms: int) -> tuple[Work, ...]:
     name = base_name(op)
     if is_free(op, name):
         return ()
+    if name in arrivals.INDEXED:
+        op = arrivals.with_indices(op)
     for names, by_processors in _BY_PROCESSORS:
         if name in names:
             return _with_roofline(op, by_processors(op, num_sms))
@@ -134,9 +143,11 @@ def _with_roofline(op: Op, works_by_rule: tuple[Work, ...]) -> tuple[Work, ...]:
 
 def hidden_ops(op: Op) -> tuple[Op, ...]:
     """What the op runs beside its own kernel: copies of operands which that cannot read as they lie, of what a
-    batched product adds to, into the result; a convolution's other passes and its bias; what torch does around a
-    Fourier transform."""
+    batched product adds to, into the result, of indices from the host; a convolution's other passes and its bias; what
+    torch does around a Fourier transform."""
     name = base_name(op)
+    if name in arrivals.INDEXED:
+        return arrivals.brought(op)
     if name in moves.PLACED:
         return moves.placed(op)
     if name in moves.JOINS:
@@ -148,10 +159,12 @@ def hidden_ops(op: Op) -> tuple[Op, ...]:
         return convolution.others(op)
     if name in fourier.TRANSFORMS:
         return fourier.beside(op)
-    if name not in _OF_ROWS:
+    if name == "max_pool2d_with_indices_backward":
+        return pools.turned(op)
+    if name not in _OF_ROWS | _FIRST_OF_ROWS:
         return ()
     copies = []
-    for tensor in op.input_refs():
+    for tensor in itertools.islice(op.input_refs(), 1 if name in _FIRST_OF_ROWS else None):
         if tensor.numel > 1 and len(tensor.shape) > 1 and not stream.is_contiguous(tensor):
             rows = replace(tensor, storage=-1, stride=contiguous_stride(tensor.shape))
             copies.append(Op("aten.clone.default", op.phase, op.module, (tensor,), (), (rows,)))

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from math import log2, prod
 
+from trainfit.cost.vectors import by_vectors
 from trainfit.cost.work import (
     VECTOR_BYTES,
     Work,
@@ -31,9 +32,9 @@ ATTENTIONS = frozenset(
     for backend in ("cudnn", "flash", "efficient")
     for way in ("", "_backward")
 )
-_ALIGNMENT_WEIGHT, _TURN_WEIGHT = 3.0, 0.5
-"""How far apart, in doublings, two products are whose rows are aligned to different powers of two below 16 bytes, or of
-which one has a side turned."""
+_ALIGNMENT_WEIGHT, _TURN_WEIGHT, _HALF_WEIGHT = 3.0, 0.5, 2.0
+"""How far apart, in doublings, two products are whose rows are aligned to different powers of two below 16 bytes, of
+which one has a side turned, or, if rows start at odd addresses, of which one is of float16, the other of bfloat16."""
 _TILES = ((256, 128), (128, 256))
 """Rows and columns of the result that a processor computes at a time in the kernels for large products."""
 _FILL_WEIGHT = 2.0
@@ -49,6 +50,8 @@ _TOPS = {
     "matmul": (0, 17, 17, 17), "batched": (12, 13, 13, 13), "grouped": (7, 15, 15, 15), "attention": (14, 15, 15, 9),
 }  # fmt: skip
 """log2 of the largest sizes that are measured, about."""
+_LONGEST = 21
+"""And of the longest rows of products without a batch."""
 
 
 def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
@@ -61,7 +64,7 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     name = base_name(op)
     tensors = tensors_of(op.args)
     a, b = tensors[-2:]
-    is_batched = len(a.shape) == 3
+    is_batched = len(a.shape) == 3 and a.shape[0] > 1  # one alone runs as any product does
     own = (a.shape[0] if is_batched else 1, a.shape[-2], b.shape[-1], a.shape[-1])
     alignment = min(_alignment(a), _alignment(b), row_alignment(own[2], op.outputs[0].dtype))
     skew = tuple(_ALIGNMENT_WEIGHT * value for value in log(alignment))
@@ -84,30 +87,26 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
         fill = _wave_fill(rows, columns, num_sms)
         return replace(found, coordinates=(*found.coordinates[1:], _FILL_WEIGHT * log2(fill)), fill=fill, num_sizes=3)
 
-    tops = _TOPS["batched" if is_batched else "matmul"]
+    tops: tuple[int, ...] = _TOPS["batched" if is_batched else "matmul"]
+    if not is_batched:  # few are longer, and none of these is compared with what is longer still
+        tops = tuple(max(top, min((size - 1).bit_length(), _LONGEST)) for top, size in zip(tops, own, strict=True))
     names = ["bmm"] if is_batched else ["addmm" if "addmm" in name else "mm", "mm"]
     dtypes = dict.fromkeys((known, "bfloat16" if is_narrow else "float32"))
     orders = dict.fromkeys((layout, "nt", "nn"))
     rules = dict.fromkeys(f"{kind} {one} {order}" for one in dtypes for order in orders for kind in names)
     even = (resizable(partial(work, rule), own, tops) for rule in rules)
+    if is_batched and 1 in own[1:]:
+        return (*by_vectors(op), *even)
     if 1 in own[1:]:  # a vector, or an outer product: no tiles
         kind = "outer" if own[3] == 1 else "vector"
         made = (work(f"{names[-1]} {one} {order} {kind}", *own) for one in dtypes for order in orders)
-        least = _MATRIX_BYTES * own[0] if is_batched else 0
-        if kind == "outer":
-            least *= _OUTER_TILES * -(-own[1] // _OUTER_TILE) * -(-own[2] // _OUTER_TILE)
-        thin = (replace(one, stretch=1.0, rounds=0, num_sizes=0, nbytes=max(one.nbytes, least)) for one in made)
+        thin = (replace(one, stretch=1.0, rounds=0, num_sizes=0) for one in made)
         return (*thin, *even)
     if alignment == VECTOR_BYTES:
         return tuple(even)
-    turns = tuple(_TURN_WEIGHT * (side == "t") for side in layout)
+    turns = (*(_TURN_WEIGHT * (side == "t") for side in layout), _HALF_WEIGHT * (dtype == "float16"))
     odd = (work(f"{names[-1]} {one} odd", *own) for one in dtypes)  # a larger one may be even, and faster
     return (*(replace(one, coordinates=(*one.coordinates, *turns), num_sizes=0) for one in odd), *even)
-
-
-_MATRIX_BYTES, _OUTER_TILES, _OUTER_TILE = 7000, 2, 64
-"""What memory could move while one of many products with a vector begins and ends: 1.5 ns; an outer product does so for
-every tile of its result, and takes twice as long."""
 
 
 def _wave_fill(rows: int, columns: int, num_sms: int) -> float:
@@ -168,9 +167,9 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     query, key, value = tensors[1:4] if is_backward else tensors[:3]
     batch, heads, length, dim = query.shape
     backend = name.split("_")[0]
-    is_causal, dropout, has_mask = _attention_options(op, backend, is_backward)
+    is_causal, dropout = _attention_options(op, backend, is_backward)
     products = (5 if is_backward else 2) * (1 + value.shape[3] / dim) / (2 if is_causal else 1)
-    tile = _ATTENTION_TILES[backend]
+    tile = _ATTENTION_TILES[backend, is_backward]
     whole = (_round_up(length, tile), _round_up(key.shape[2], tile), _round_up(dim, _HEAD_TILES[backend]))
     blocks = whole[is_backward] // _BLOCK
     flops = round(products * batch * heads * prod(whole))
@@ -180,6 +179,8 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, (batch * heads, length, key.shape[2], dim))  # of whole tiles all bytes count
     shared = log(heads / key.shape[1])
+    mask = _mask(op, backend, is_backward)
+    added = () if mask is None else _of_a_mask(mask, is_learned=is_backward and op.outputs[-1].shape == mask.shape)
 
     def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
@@ -187,13 +188,15 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
         waves = pairs * -(-(key_length if is_backward else length) // _BLOCK) / (_BLOCKS_AT_ONCE * num_sms)
         stretch = whole_flops / max(flops, 1) / min(waves, 1.0)
         coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared)
+        if " mask" in rule:
+            coordinates += added
         nbytes = traffic_bytes(parts, sizes)
         return Work(rule, coordinates, flops, query.dtype, nbytes, stretch=stretch, num_sizes=4, num_alike=1)
 
     direction = "backward" if is_backward else "forward"
     causal = "causal" if is_causal else "full"
     half = "half" if item_bytes(query.dtype) == 2 else "fp32"
-    extra = (" mask" if has_mask else "") + (" dropout" if dropout else "")
+    extra = (" mask" if mask is not None else "") + (" dropout" if dropout else "")
     base = f"attention {backend} {half} {direction}"
     other = "full" if is_causal else "causal"
     rules = [f"{base} {causal}{extra}", f"{base} {causal}", f"{base} {other}{extra}", f"{base} {other}"]
@@ -221,7 +224,10 @@ def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-_ATTENTION_TILES = {"cudnn": 128, "flash": 128, "efficient": 64}
+_ATTENTION_TILES = {
+    ("cudnn", False): 128, ("cudnn", True): 64, ("flash", False): 128, ("flash", True): 128,
+    ("efficient", False): 64, ("efficient", True): 64,
+}  # fmt: skip
 """Scores are computed in squares of this side, also where a sequence ends in the middle of one."""
 _HEAD_TILES = {"cudnn": 32, "flash": 32, "efficient": 64}
 """Heads are as wide as a multiple of this, about, or computed as if they were."""
@@ -235,9 +241,29 @@ _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask s
 }  # fmt: skip
 
 
-def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, bool, bool]:
-    dropout_at, causal_at, mask_at = _OPTION_PLACES[backend, is_backward]
+def _attention_options(op: Op, backend: str, is_backward: bool) -> tuple[bool, bool]:
+    dropout_at, causal_at, _ = _OPTION_PLACES[backend, is_backward]
     dropout = argument(op, dropout_at, "dropout_p", 0.0)
     is_causal = argument(op, causal_at, "is_causal", False)
+    return is_causal is True, isinstance(dropout, float) and dropout > 0
+
+
+def _mask(op: Op, backend: str, is_backward: bool) -> TensorRef | None:
+    mask_at = _OPTION_PLACES[backend, is_backward][2]
     mask = argument(op, mask_at, "attn_bias", None) if mask_at is not None else None
-    return is_causal is True, isinstance(dropout, float) and dropout > 0, isinstance(mask, TensorRef)
+    return mask if isinstance(mask, TensorRef) else None
+
+
+_FOR_ALL_QUERIES_WEIGHT, _FOR_ALL_HEADS_WEIGHT, _MASK_ALIGNMENT_WEIGHT, _LEARNED_WEIGHT = 1.0, 0.5, 1.0, 2.0
+
+
+def _of_a_mask(mask: TensorRef, is_learned: bool) -> tuple[float, ...]:
+    """Coordinates: whether queries, and heads, have one row together; where rows start; whether it has a gradient."""
+    for_all = [size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride, strict=True)]
+    is_for_heads = len(for_all) < 3 or for_all[-3]
+    return (
+        _FOR_ALL_QUERIES_WEIGHT * (len(for_all) < 2 or for_all[-2]),
+        _FOR_ALL_HEADS_WEIGHT * is_for_heads,
+        _MASK_ALIGNMENT_WEIGHT * log(_alignment(mask))[0],
+        _LEARNED_WEIGHT * is_learned,
+    )

@@ -6,7 +6,7 @@ In: an `Op`. Out: `Work`s, the most special rule first. What is picked by index 
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from math import log2, prod
 
 from trainfit.cost.stream import is_contiguous, pointwise
 from trainfit.cost.work import (
@@ -53,6 +53,9 @@ def move(op: Op) -> tuple[Work, ...]:
         return _put(op)
     passes = max(len(_integers(op, 1)), 1) if kind == "roll" else 1  # one dimension after the other
     nbytes = passes * (total_bytes(inputs) + total_bytes(outputs))
+    if kind == "roll":
+        nbytes = max(nbytes, passes * _ELEMENT_BYTES * outputs[0].numel)
+        return by_bytes([kind], log(nbytes, item_bytes(outputs[0].dtype)), nbytes, kernels=passes)
     return by_bytes([kind], log(nbytes, nbytes / max(outputs[0].numel, 1)), nbytes, kernels=passes)
 
 
@@ -88,11 +91,21 @@ def _by_index(op: Op, kind: str) -> tuple[Work, ...]:
     run_bytes = _run_bytes(op, out)
     if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op) and is_contiguous(table):
         return _gathered(total_bytes(indices), out, table, run_bytes)
+    if kind == "index_select" and indices[0].numel > _FEW_ROWS:
+        return scattered(_as_gather(op, table, indices[0], out))
     size = item_bytes(out.dtype)
     sectors = touched_bytes(out) * max(_SECTOR_BYTES // max(min(run_bytes, _SECTOR_BYTES), 1), 1)
     nbytes = total_bytes(indices) + touched_bytes(out) + min(sectors, max(touched_bytes(table), touched_bytes(out)))
     nbytes = max(nbytes, _ELEMENT_BYTES * out.numel)
     return by_bytes([kind, "index"], log(nbytes, size, len(indices)), nbytes)
+
+
+def _as_gather(op: Op, table: TensorRef, index: TensorRef, out: TensorRef) -> Op:
+    """What the op runs: an index for every element, repeated along all other dimensions."""
+    position = argument(op, 1, "dim", 0)
+    dim = position % len(out.shape) if isinstance(position, int) and out.shape else 0
+    spread = replace(index, shape=out.shape, stride=tuple(int(at == dim) for at in range(len(out.shape))))
+    return replace(op, name="aten.gather.default", args=(table, dim, spread), kwargs=())
 
 
 def _put(op: Op) -> tuple[Work, ...]:
@@ -198,15 +211,20 @@ _JOINED_DIMS, _JOINED_PIECES = 4, 128
 """More dimensions are not joined by one kernel, but copied piece by piece, as pieces of several types are; more pieces
 are joined by several kernels."""
 _VECTOR_BYTES, _SECTOR_BYTES = 16, 32
-_PLACED_BYTES = 18
-"""What memory could move while an element's place is computed: 3.8 ps, were it ever so narrow."""
-_PER_PIECE = 6
-"""How many times the result's bytes memory could move while pieces of single elements are written, for each of them."""
+_PLACED_BYTES = 12
+"""What memory could move while an element's place is computed: 2.5 ps, were it ever so narrow."""
+_LONG_ROW_BYTES, _MANY_PIECES = 256, 8
+"""Rows of a piece that are longer take no longer; nor do more pieces, which all write to the same sectors of memory."""
+_BYTES_WEIGHT, _PIECES_WEIGHT, _ROW_WEIGHT, _APART_WEIGHT = 0.7, 1.5, 0.7, 4.0
+"""How far apart, in doublings, are joins of twice the bytes, of twice as many pieces, of rows twice as long, and of
+pieces of which all or none lie otherwise than the result."""
 
 
 def join(op: Op) -> tuple[Work, ...]:
     """Pieces side by side: whole ones, by vectors where every row of each is some of them, by elements otherwise, and
-    by elements whose places are computed where a piece does not lie as it stands, nor as all others do."""
+    by elements whose places are computed where a piece does not lie as it stands, nor as all others do. Each piece is
+    written by blocks of its own, one after the other: of short rows every sector as often as there are pieces; where
+    places are computed a piece has as many blocks as the longest."""
     pieces = _pieces(op)
     copies = copied_pieces(op)
     if copies:
@@ -219,17 +237,25 @@ def join(op: Op) -> tuple[Work, ...]:
     is_first = lying[0] == dim if is_joined else not dim
     if not all(map(is_contiguous, pieces)):
         kind = "turned" if is_joined and all(_lies_so(piece, lying) for piece in pieces) else "strided"
-    elif not is_first and max(rows) < _VECTOR_BYTES:
-        kind = "fine"
     else:
         kind = "whole" if is_first or all(row % _VECTOR_BYTES == 0 for row in rows) else "odd"
-    nbytes = 2 * touched_bytes(out)
-    if kind == "fine":  # every piece writes to all sectors, of which the rest is read
-        nbytes = touched_bytes(out) * min(_PER_PIECE * len(pieces), 2 * _SECTOR_BYTES // item_bytes(out.dtype))
-    elif kind == "strided":
-        nbytes = max(nbytes, _PLACED_BYTES * out.numel)
-    rules = [f"cat {kind}", "cat strided" if kind in ("odd", "turned") else "cat whole", "cat strided"]
-    return by_bytes(rules, log(nbytes, item_bytes(out.dtype)), nbytes, kernels=-(-len(pieces) // _JOINED_PIECES))
+    size, nbytes = item_bytes(out.dtype), touched_bytes(out)
+    mean = min(sum(rows) / max(len(rows), 1), _LONG_ROW_BYTES)
+    count = _PIECES_WEIGHT * log2(min(len(pieces), _MANY_PIECES))
+    apart = sum(piece.numel for piece in pieces if kind == "strided" and _is_apart(piece, lying, dim, is_joined))
+    others = (count, _ROW_WEIGHT * log2(max(mean, 1)), _APART_WEIGHT * apart / max(out.numel, 1))
+    coordinates = (_BYTES_WEIGHT * log2(max(nbytes, 1)), log2(size), *others)
+    placed = len(pieces) * max(piece.numel for piece in pieces) if kind == "strided" else out.numel
+    moved, kernels = max(2 * nbytes, _PLACED_BYTES * placed), -(-len(pieces) // _JOINED_PIECES)
+    rules = dict.fromkeys([f"cat {kind}", "cat strided" if kind in ("odd", "turned") else "cat whole", "cat strided"])
+    return tuple(Work(rule, coordinates, 0, "", moved, kernels, num_sizes=1, num_alike=4) for rule in rules)
+
+
+def _is_apart(piece: TensorRef, lying: list[int], dim: int, is_joined: bool) -> bool:
+    """Whether neighbours in the result are not neighbours in the piece."""
+    dims = lying if is_joined else [at - (at > dim) for at in lying if at != dim]
+    inner = next((at for at in reversed(dims) if piece.shape[at] > 1), None)
+    return inner is not None and piece.stride[inner] > 1
 
 
 def _lies_so(tensor: TensorRef, lying: list[int]) -> bool:
@@ -290,11 +316,16 @@ def scattered(op: Op) -> tuple[Work, ...]:
         nbytes += total_bytes((tensor, out))
     meeting = count / max(tensor.numel, 1) if name in _ADDING else 1
     kinds = (name, "scatter_add") if name == "scatter_reduce" else (name,)
+    reduced = argument(op, 4, "reduce", "")
+    if name == "scatter_reduce" and reduced in ("mean", "prod"):  # counted, too, or multiplied
+        kinds = (f"{name} {reduced}", *kinds)
     places = [""]
     if name.startswith("index") or name in _ADDING:  # whole rows are meant, or threads of a warp may meet
         places = [" inner", " outer"] if is_inner else [" outer", " inner"]
     sizes = [f" {item}" for item in dict.fromkeys((size, 4, 2))] if name in _ADDING else [""]
     rules = [f"{kind}{place}{item}" for kind in kinds for item in sizes for place in places]
+    if name == "scatter_reduce" and dict(op.kwargs).get("include_self", True) is False:  # what is there goes first
+        rules = [f"{rule} anew" for rule in rules] + rules
     read = 1.0 if name.startswith("index") else total_bytes(rest) / max(count, 1)
     if name == "index_add" and index.numel <= _FEW_ROWS:
         rules = [f"{rule} few" for rule in rules] + rules
@@ -318,7 +349,7 @@ def _names_rows(tensor: TensorRef, index: TensorRef, position: object) -> bool:
         position == 0
         and len(index.shape) > 1
         and index.shape[1:] == tensor.shape[1:]
-        and not any(index.stride[1:])
+        and not any(step for size, step in zip(index.shape[1:], index.stride[1:], strict=True) if size > 1)
         and row_bytes % _GATHERED_BYTES == 0
         and is_contiguous(tensor)
     )

@@ -7,6 +7,7 @@ holds, those that are missing take as long.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import starmap
 from math import ceil, gcd, log2, prod
 
@@ -18,6 +19,7 @@ from trainfit.cost.work import (
     argument,
     base_name,
     by_bytes,
+    contiguous_stride,
     is_channels_last,
     item_bytes,
     log,
@@ -42,12 +44,8 @@ SAME_POOL = {
 }
 """Resizing that runs the kernels of another."""
 
-SAMPLERS = frozenset("grid_sampler_2d grid_sampler_2d_backward cudnn_grid_sampler cudnn_grid_sampler_backward".split())
-
-_ZEROS_PER_BYTE = 5
-"""How many are written while an element of a gradient's points takes as long as to move a byte."""
-_THREADS = 2048
-"""How many a processor holds."""
+_THREADS, _WARP = 2048, 32
+"""How many a processor holds, and of which all do the same."""
 _STEP_BYTES = 8
 """Of an element that is read and written."""
 _SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
@@ -63,7 +61,7 @@ _BLOCK = (8, 32)
 def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
     """An image that keeps its size while it is resized is copied."""
     name, image, out = base_name(op), next(op.input_refs()), op.outputs[0]
-    if "upsample" in name and image.shape == out.shape:
+    if "upsample" in name and "2d" in name and image.shape == out.shape:
         return stream.pointwise(Op("aten.clone.default", op.phase, op.module, (image,), (), op.outputs))
     kind, layout = SAME_POOL.get(name, name), _layout(op)
     if (name, layout) == ("upsample_bilinear2d", "nhwc"):
@@ -71,6 +69,7 @@ def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
             nbytes = out.numel * _STEP_BYTES
             return by_bytes([f"{kind} nhwc"], log(nbytes, _STEP_BYTES), nbytes)
         layout = "strided"
+    last = (_largest_of_last(op, num_sms),) if (name, layout) == ("max_pool2d_with_indices", "nhwc") else ()
     threads, steps = _threads_and_steps(op, layout)
     grown = log2(max(image.numel, 1) / max(out.numel, 1))
     coordinates = (*log(threads, steps, item_bytes(out.dtype)), grown)
@@ -84,37 +83,77 @@ def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
     if name.endswith("backward") and any(part in name for part in _BY_ADDING):
         sizes = dict.fromkeys((item_bytes(out.dtype), 4, 2))
         rules = [f"{rule} {size}" for size in sizes for rule in rules]
-    return tuple(
-        Work(rule, coordinates, 0, "", nbytes, cached=cached, num_sizes=2, num_alike=2) for rule in dict.fromkeys(rules)
-    )
+    found = []
+    for rule in dict.fromkeys(rules):
+        where = _further(rule, image)
+        found.append(Work(rule, (*coordinates, *where), 0, "", nbytes, cached=cached, num_sizes=2, num_alike=2))
+    return (*last, *(one for one in found if not last or one.rule != last[0].rule))
 
 
-def sampled(op: Op, num_sms: int) -> tuple[Work, ...]:
-    """Images sampled at points: torch's kernel has a thread for every point, which goes through all channels, cuDNN's
-    one for every element of the result; a gradient begins with zeros."""
-    name, is_backward = base_name(op), op.name.split(".")[1].endswith("backward")
-    first = name == "grid_sampler_2d_backward"  # whose gradient comes before the image
-    image, grid = list(op.input_refs())[first : first + 2]
-    points, channels, size = grid.numel // 2, image.shape[1], item_bytes(image.dtype)
-    if name.startswith("cudnn"):
-        nbytes = _STEP_BYTES * points * channels + (image.numel // _ZEROS_PER_BYTE if is_backward else 0)
-        return by_bytes([name], log(nbytes, size), nbytes)
-    nbytes = max(points, num_sms * _THREADS) * channels * _STEP_BYTES
-    if not is_backward:
-        waited = waited_bytes(total_bytes((image, *op.outputs)), num_sms * _THREADS, channels)
-        nbytes = max(waited, points * channels * _STEP_BYTES)
-    rules = dict.fromkeys(f"{name} {order} {item}" for item in (size, 4, 2) for order in (_layout(op), "nchw"))
-    coordinates = log(points, channels)
-    cached = SOME_CACHED if is_backward else ALL_CACHED
-    return tuple(Work(rule, coordinates, 0, "", nbytes, cached=cached, num_sizes=2) for rule in rules)
+def _further(rule: str, image: TensorRef) -> tuple[float, ...]:
+    """What else a kernel's blocks are made of, which are cut by channels and by places."""
+    if rule == "max_pool2d_with_indices_backward nhwc":
+        return log(image.shape[1])
+    if rule.startswith("max_pool3d"):
+        channels, places = log(image.shape[-4], prod(image.shape[-3:]))
+        return channels / 2, places / 2
+    return ()
+
+
+_LAST_THREADS, _LAST_CHANNELS, _LAST_PLACES = 1024, 4, 2
+"""Of a block of the kernel for the largest of windows whose channels come last: threads, and channels and places along
+either side that a thread has."""
+_LAST_STEP_BYTES = 120_000
+"""What memory could move while such a thread looks at an element: 25 ns."""
+
+
+def _largest_of_last(op: Op, num_sms: int) -> Work:
+    """A block has a power of two of channels, columns and rows, and each of its threads some of each; the blocks come
+    in waves, and a thread looks at its elements one after the other (DilatedMaxPool2d.cu)."""
+    image, out = next(op.input_refs()), op.outputs[0]
+    batch, channels, rows, columns = out.shape if len(out.shape) > 3 else (1, *out.shape)
+    beside = min(_floor_power(channels), _WARP)
+    wide = min(_floor_power(columns), _LAST_THREADS // beside)
+    high = min(_floor_power(rows), _LAST_THREADS // beside // wide)
+    beside = min(_floor_power(channels), _LAST_THREADS // wide // high)
+    cuts = ceil(channels / (beside * _LAST_CHANNELS))
+    across, down = ceil(columns / (wide * _LAST_PLACES)), ceil(rows / (high * _LAST_PLACES))
+    blocks, threads = batch * cuts * across * down, beside * wide * high
+    window, stride = _window(op, 1)
+    each = ceil(channels / (beside * cuts)) * ceil(columns / across / wide) * ceil(rows / down / high)
+    steps = each * prod(window)
+    waves = ceil(blocks / (num_sms * max(_THREADS // threads, 1)))
+    nbytes = _LAST_STEP_BYTES * waves * steps + total_bytes((image, *op.outputs))
+    overlap = log2(prod(window) / max(prod(stride), 1))
+    coordinates = (*log(blocks * threads, steps, item_bytes(image.dtype)), overlap)
+    return Work("max_pool2d_with_indices nhwc", coordinates, 0, "", nbytes)
+
+
+def _floor_power(size: int) -> int:
+    return 1 << (max(size, 1).bit_length() - 1)
 
 
 def _layout(op: Op) -> str:
     images = [tensor for tensor in (*op.input_refs(), *op.outputs) if len(tensor.shape) > 3 and tensor.numel > 1]
     found = {is_channels_last(tensor) for tensor in images}
-    if len(found) > 1 and base_name(op).startswith("max_pool"):  # what lies otherwise is copied first
-        return "mixed"
+    if base_name(op) == "max_pool2d_with_indices_backward":  # what lies otherwise than the image is copied first
+        return "nhwc" if is_channels_last(images[1]) else "nchw"
     return "nhwc" if True in found else "nchw"
+
+
+def turned(op: Op) -> tuple[Op, ...]:
+    """Copies of what comes with the image of the largest of windows and lies otherwise."""
+    gradient, image, *others = (tensor for tensor in op.input_refs() if len(tensor.shape) > 3)
+    is_last = is_channels_last(image)
+    copies = []
+    for tensor in (gradient, *others):
+        if tensor.numel > 1 and is_channels_last(tensor) != is_last and prod(tensor.shape[2:]) > 1:
+            dims = (0, 2, 3, 1) if is_last else (0, 1, 2, 3)
+            steps = contiguous_stride(tuple(tensor.shape[dim] for dim in dims))
+            stride = tuple(steps[dims.index(dim)] for dim in range(4))
+            rows = replace(tensor, storage=-1, stride=stride)
+            copies.append(Op("aten.clone.default", op.phase, op.module, (tensor,), (), (rows,)))
+    return tuple(copies)
 
 
 def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
@@ -126,7 +165,7 @@ def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
         sides = image.shape[-len(window) :]  # a window may be larger than the image
         return out.numel, prod(map(min, reached, sides))
     if any(kind in name for kind in _SMOOTH):
-        if is_backward and "bicubic2d" not in name:
+        if is_backward and "bilinear2d" in name:
             return image.numel, 1
         larger = image if is_backward else out
         return prod(larger.shape[2:]), prod(larger.shape[:2])
@@ -140,6 +179,8 @@ def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
     gathered = prod(ceil(size / max(step, 1)) for size, step in zip(image.shape[2:], out.shape[2:], strict=True))
     if is_backward and layout == "nchw":  # a thread goes through the images of a batch
         return out.numel // max(out.shape[0], 1), out.shape[0] * gathered
+    if not is_backward and "2d" not in name:
+        return out.numel // max(out.shape[0], 1), out.shape[0]
     return out.numel, gathered if is_backward else 1
 
 

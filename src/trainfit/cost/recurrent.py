@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from math import ceil
 
 from trainfit.cost.work import (
     Work,
@@ -32,21 +33,25 @@ _MODES: dict[object, str] = {0: "relu", 1: "tanh", 2: "lstm", 3: "gru"}
 _GATES = {"lstm": 4, "gru": 3}
 _PASSES = 24
 """How often a step's state is read or written for all gates, about."""
-_SUMMED = {"lstm": 64, "gru": 16}
-"""How many steps of a sequence the biases' gradients are summed over in the time of a round."""
-_FUSED, _AROUND = " fused", (12, 24)
+_SUMMED = {("lstm", 2): 100, ("lstm", 4): 64, ("gru", 2): 32, ("gru", 4): 16}
+"""How many steps of a sequence the biases' gradients are summed over in the time of a round, by bytes of a number."""
+_FUSED, _AROUND = " fused", (4, 12)
 """How rules end of kernels by which cuDNN goes through all steps at once, and what is launched before and after, in
 either pass, in the time of a kernel that does nothing."""
 _FUSED_WIDTHS = (192, 128)
 """The widest states that these kernels keep the weights of, in either pass; twice as wide without gates."""
-_LOADED_STEPS = (20, 3)
-"""Loading the weights takes as long as so many steps, in either pass."""
-_AT_ONCE, _LONE_WIDTH = 8, 64
-"""Sequences that a block takes at a time if tensor cores compute, else one; and the width of states of which there is
-one block at a time on a processor, of narrower ones several."""
-_REGISTER_BYTES, _STEP_BYTES, _READ_BYTES = 200_000, 200_000, 24_000
-"""Weights that a processor's registers hold, and how many of those take a round in a step, of others that are read
-again."""
+_STATE_TILE = 32
+"""Their states are as wide as a multiple of this."""
+_LOADED_BYTES = 7000
+"""Weights that are loaded in a round, before the first step."""
+_TENSOR_ROWS = 8
+"""Sequences that a block takes at a time if tensor cores compute; else it takes one."""
+_NARROW, _SHARED_BYTES = (32, 64), 400_000
+"""The widest states of which a processor has several blocks at a time, and on tensor cores; two processors share
+weights of more than so many bytes."""
+_STEP, _TENSOR_STEP = (0.45, 250_000, 200_000, 60_000), (1.4, 120_000, 0, 10**9)
+"""What a step takes, in rounds: at all, for so many bytes of weights, and, of those beyond what registers hold, for so
+many that are read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,10 @@ class _Network:
 
     @property
     def fused_size(self) -> int:
-        """Bytes of a weight in the kernels that go through all steps at once."""
-        return 2 if self.data.dtype == "float16" and self.batch % _AT_ONCE == 0 else 4
+        """Bytes of a weight in the kernels that go through all steps at once: two where tensor cores compute."""
+        is_wide = self.width % _STATE_TILE == 0 if self.is_backward else self.width >= _STATE_TILE
+        is_whole = self.batch % _TENSOR_ROWS == 0 and is_wide
+        return 2 if self.data.dtype == "float16" and is_whole else 4
 
     @property
     def special_rules(self) -> tuple[str, ...]:
@@ -104,16 +111,22 @@ def recurrent(op: Op, num_sms: int) -> tuple[Work, ...]:
         flops = round(2 * batch * steps * per_square * width**2) * (2 if is_backward else 1)
         walks = chains * steps
         nbytes = traffic_bytes(parts, sizes) + _PASSES * walks * batch * width * size
-        kernels, rounds = 2 * walks, walks * batch // _SUMMED.get(network.mode, 64) if is_backward else 0
-        if rule.endswith(_FUSED):
+        mode = network.mode if network.mode in _GATES else "lstm"
+        kernels, rounds = 2 * walks, walks * batch // _SUMMED[mode, size] if is_backward else 0
+        is_fused = rule.endswith(_FUSED)
+        if is_fused:
             kernels = network.num_layers * _AROUND[is_backward]
             rounds += _fused_rounds(network, num_sms, *sizes)
         coordinates = log(batch, width, chains)
+        if is_fused:
+            coordinates = log(batch, -(-width // _STATE_TILE) * _STATE_TILE, chains, steps**0.3)
         return Work(rule, coordinates, flops, flops_dtype, nbytes, kernels, is_serial=True, rounds=rounds)
 
     kinds, item_sizes = dict.fromkeys((network.mode, "lstm")), dict.fromkeys((size, 4, 2))
     rules = (*network.special_rules, *(f"{network.name} {kind} {size}" for kind in kinds for size in item_sizes))
-    return tuple(resizable(partial(work, rule), own, _TOPS) for rule in rules)
+    return tuple(  # sequences come in whole waves, between which powers of two say nothing
+        work(rule, *own) if rule.endswith(_FUSED) else resizable(partial(work, rule), own, _TOPS) for rule in rules
+    )
 
 
 def _read(op: Op) -> _Network:
@@ -142,9 +155,15 @@ def _read(op: Op) -> _Network:
 def _fused_rounds(network: _Network, num_sms: int, batch: int, width: int, steps: int) -> int:
     """How long kernels take that keep the weights: a step at a time, and of weights that do not fit a processor's
     registers the rest is read again."""
+    width = -(-width // _STATE_TILE) * _STATE_TILE
+    is_tensor = network.fused_size == 2
     weight_bytes = _GATES.get(network.mode, 1) * width**2 * network.fused_size
-    per_step = 0.6 + weight_bytes / _STEP_BYTES + max(0, weight_bytes - _REGISTER_BYTES) / _READ_BYTES
-    at_once = max(1, round(_LONE_WIDTH / width) ** 2) * (_AT_ONCE if network.fused_size == 2 else 1)
-    waves = -(-batch // (num_sms * at_once))
+    base, step_bytes, held, read_bytes = _TENSOR_STEP if is_tensor else _STEP
+    per_step = base + weight_bytes / step_bytes + max(0, weight_bytes - held) / read_bytes
+    if is_tensor:
+        at_once = _TENSOR_ROWS * (2.0 if width <= _NARROW[1] else 1.0)
+    else:
+        at_once = 3.0 if width <= _NARROW[0] else 0.5 if weight_bytes > _SHARED_BYTES else 1.0
+    waves = ceil(batch / (num_sms * at_once))
     chains = network.num_layers * network.chains
-    return round(waves * chains * (steps + _LOADED_STEPS[network.is_backward]) * per_step)
+    return round(waves * chains * (steps * per_step + weight_bytes / _LOADED_BYTES))

@@ -41,6 +41,8 @@ _HELD_COLUMNS, _ROW_TOPS = 1024, (20, 18)
 """The longest rows that a warp holds; log2 of the most rows and columns that are measured, about."""
 _SECTOR_BYTES = 32
 """What is read from memory at once."""
+_KEPT_BYTES = 2**24
+"""So much stays in the caches, about."""
 _STEP_BYTES = 8
 """Of an element that is read and written. Steps of narrower ones take as long, unless columns fill the GPU."""
 
@@ -139,6 +141,8 @@ def softmax(op: Op, num_sms: int) -> tuple[Work, ...]:
     passed = waited_bytes(nbytes * tensor.numel, num_sms * _THREADS, steps)
     names = dict.fromkeys((base_name(op), base_name(op).replace("_safe", "")))
     place = "across" if share == 1 else "across shared"
+    if share == 1:  # a column is gone through again and again: how much of it the caches have by then
+        coordinates += (*log(length), log2(max(tensor.numel * item_bytes(tensor.dtype) / _KEPT_BYTES, 1)) / 2)
     return tuple(Work(f"{name} {place}", coordinates, 0, "", passed, cached=ALL_CACHED) for name in names)
 
 
