@@ -391,6 +391,17 @@ def test_images_of_one_pixel_are_one_product_in_either_layout() -> None:
     assert computing_ns(work) == pytest.approx(1010 + 560 + 2 * (4 * 32 + 83 * 64) * 64 / (989_500 / 132), rel=0.01)
 
 
+def test_gradients_of_images_by_products_in_groups_are_launched_group_by_group() -> None:
+    # 4 images of 49 pixels, 2 groups of 32 channels: 5.5 us each, and sums of 32.
+    settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 2]
+    image, weight = "bfloat16[4,64,7,7]", "bfloat16[64,32,1,1]"
+    args: list[object] = [image, image, weight, None, *settings, [True, False, False]]
+    layer = replace(op("aten.convolution_backward.default", args, [image]), kwargs=(("engine", 25),))
+    work = works(layer, 132)[0]
+    assert work.rule == "convolution input grouped half nchw direct"
+    assert computing_ns(work) == pytest.approx(2 * 5500 + 2 * 196 * 32 * 2 * 32 / 66_900)
+
+
 def test_weights_gradients_by_winograd_multiply_a_quarter_as_often() -> None:
     # 4 images of 14 x 14 pixels, 32 to 32 channels, 3 x 3: images are moved ten times. Narrower ones are as they were.
     def gradient(channels: int, engine: int) -> Op:

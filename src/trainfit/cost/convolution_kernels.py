@@ -80,6 +80,8 @@ _SHORT_NS, _SHORT_TIMES, _SHORT_MOVED = 8000.0, 4, 10.0
 """Of Winograd's transforms: to begin, how many times fewer multiplications, and how often images are moved."""
 _FIRST_CHANNELS, _FIRST_OPERATIONS_PER_NS = 4, 130_000.0
 """Of kernels for first layers, which pad channels."""
+_DIRECT_GROUP_NS = 5500.0
+"""Of an image's gradient by direct kernels of one pixel, which are launched for each group."""
 _TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
 """Of direct kernels; to whole rows and columns is padded what shares a sum."""
 _WIDEST_FUSED_GROUP, _NARROWEST_GROUP = 256, 4
@@ -325,7 +327,8 @@ def _direct_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     outputs = first / one.groups
     if one.name == "input":
         depth = one.groups * ceil(outputs / _ROWS) * _ROWS * max(one.window / one.stride, 1)
-        return 2 * pixels * one.spread * second * depth / VECTOR_OPERATIONS_PER_NS
+        begin_ns = _DIRECT_GROUP_NS * one.groups if one.groups > 1 == one.window else 0.0
+        return begin_ns + 2 * pixels * one.spread * second * depth / VECTOR_OPERATIONS_PER_NS
     if one.name == "forward":
         tiles, depth = ceil(pixels / _TILE[0]) * ceil(outputs / _TILE[1]), float(second * one.window)
     elif one.item_bytes == 2:
