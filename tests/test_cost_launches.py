@@ -65,7 +65,7 @@ def joined(name: str, pieces: list[str], dim: int, result: str) -> Op:
         ("cat", ["float32[64,32]", "float32[64,5]"], 1, "float32[64,37]", "cat odd"),
         ("cat", ["float32[64,32]", "float32[5,32]"], 0, "float32[69,32]", "cat whole"),
         ("cat", ["float32[64,32]", "float32[64,32]{1,64}"], 0, "float32[128,32]", "cat strided"),
-        ("stack", ["2*float32[64,32]"], -1, "float32[64,32,2]", "cat fine"),
+        ("stack", ["2*float32[64,32]"], -1, "float32[64,32,2]", "cat odd"),
         ("stack", ["2*float32[8,4,16,32]"], 1, "float32[8,2,4,16,32]", "cat whole"),
     ],
 )

@@ -7,7 +7,7 @@ from math import log2
 import pytest
 
 from priced_ops import H200, op
-from trainfit.cost.classify import works
+from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.reduce import in_a_step_ns, reduce_samples
 from trainfit.cost.work import Work, waited_bytes
 from trainfit.records import Op
@@ -108,8 +108,9 @@ def softmax_work(shape: str) -> Work:
 def test_softmax_across_memory_takes_a_step_for_every_element_of_the_columns_that_a_thread_walks_down() -> None:
     # 32 blocks of 128 threads walk down 512; of 1024 threads a processor holds 2 blocks, 264 of them walk 249 times.
     few, many = softmax_work("float32[32,512,128]"), softmax_work("float32[65536,2,1024]")
-    assert (few.rule, few.coordinates) == ("_softmax across", (12.0, 9.0, 0.0, 3.0))
-    assert many.coordinates == (log2(264 * 1024), log2(249 * 2), 0.0, 3.0)
+    # Then how long columns are, and half the doublings of 16 MiB.
+    assert (few.rule, few.coordinates) == ("_softmax across", (12.0, 9.0, 0.0, 3.0, 9.0, 0.0))
+    assert many.coordinates == (log2(264 * 1024), log2(249 * 2), 0.0, 3.0, 1.0, 2.5)
     assert (few.nbytes, many.nbytes) == (512 * 132 * 2048 * 8 // 2, 498 * 132 * 2048 * 8)  # the first from the cache
     # 16 threads share a column of which few lie beside each other, and walk down a 16th of it.
     assert softmax_work("bfloat16[256,1024,64]").coordinates == (18.0, 6.0, 4.0, 2.0)
@@ -163,10 +164,38 @@ def test_a_pooling_window_larger_than_the_image_looks_at_the_image() -> None:
     assert [round(2 ** one.coordinates[1]) for one in (forward, backward)] == [64, 1]
 
 
-def test_pooling_of_operands_that_lie_differently_has_a_rule_of_its_own() -> None:
+def test_what_lies_otherwise_than_the_image_is_copied_before_its_windows_get_gradients() -> None:
     last, indices = "float32[2,64,32,32]{65536,1,2048,64}", "int64[2,64,16,16]{16384,1,1024,64}"
     mixed = ["float32[2,64,16,16]", last, [2, 2], [2, 2], [0, 0], [1, 1], False, indices]
-    assert pool_work("max_pool2d_with_indices_backward", mixed, last).rule == "max_pool2d_with_indices_backward mixed"
+    gradient = op("aten.max_pool2d_with_indices_backward.default", mixed, [last])
+    own = works(gradient, H200.num_sms)[0]
+    assert own.rule == "max_pool2d_with_indices_backward nhwc"
+    assert own.coordinates == (17.0, 0.0, 2.0, -2.0, 6.0)  # 64 channels last
+    (copy,) = hidden_ops(gradient)
+    assert (copy.name, copy.outputs[0].stride) == ("aten.clone.default", (16384, 1, 1024, 64))
+
+
+def test_the_largest_of_windows_whose_channels_come_last_are_found_by_blocks_of_channels_columns_and_rows() -> None:
+    image, out = "float32[4,64,56,56]{200704,1,3584,64}", "float32[4,64,28,28]{50176,1,1792,64}"
+    indices = "int64[4,64,28,28]{50176,1,1792,64}"
+    args = [image, [3, 3], [2, 2], [1, 1]]
+    own = works(op("aten.max_pool2d_with_indices.default", args, [out, indices]), 132)[0]
+    # 32 channels, 16 columns, 2 rows; a thread has 2 channels, 2 columns, 2 rows: 7 blocks of rows for each image.
+    assert own.coordinates == (log2(4 * 7 * 1024), log2(2 * 2 * 2 * 9), 2.0, log2(9 / 4))
+    assert own.nbytes == 120_000 * 72 + 4 * (200704 + 50176) * 4 + 8 * 50176 * 4
+
+
+def test_losses_of_an_image_s_places_are_added_up_by_one_block_up_to_a_quarter_of_a_million() -> None:
+    few, many = (
+        works(
+            op("aten.nll_loss2d_forward.default", [f"float32[300,8,{side}]", f"int64[300,{side}]", None, 1, -100], []),
+            132,
+        )[0]
+        for side in ("64,64", "512,512")
+    )
+    # 300 blocks of 1024 threads come in two waves of 264 and take 4 places each; 512 x 512 places have two blocks.
+    assert (few.coordinates, few.nbytes) == ((2.0, log2(300), 2.0, 1.5), 4_500_000 * 4 * 2)
+    assert (many.coordinates, many.nbytes) == ((7.0, log2(600), 2.0, 1.5), 4_500_000 * 128 * 3)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +245,7 @@ def test_few_rows_of_a_group_norm_s_gradient_do_not_crowd() -> None:
     assert norm.recalled is None
 
 
-def test_an_image_sampled_at_points_counts_points_and_channels_and_not_how_large_it_is() -> None:
+def test_an_image_sampled_at_points_counts_points_channels_pixels_and_points_to_a_pixel() -> None:
     image, points, out = "float32[100,4,32,32]", "float32[100,5,5,2]", "float32[100,4,5,5]"
     own, library, gradient = (
         works(op(name, args, outputs), H200.num_sms)[0]
@@ -226,9 +255,10 @@ def test_an_image_sampled_at_points_counts_points_and_channels_and_not_how_large
             ("aten.cudnn_grid_sampler_backward.default", [image, points, out], [image, points]),
         )
     )
-    assert (own.rule, own.coordinates) == ("grid_sampler_2d nchw 4", (log2(2500), 2.0))  # a thread goes through 4
-    assert own.nbytes == 4 * 132 * 2048 * 8 // 2
-    assert (library.nbytes, gradient.nbytes) == (8 * 10000, 8 * 10000 + 100 * 4 * 1024 // 5)  # zeros come first
+    assert own.rule == "grid_sampler_2d bilinear 4"
+    assert own.coordinates == (log2(2500), 2.0, 10.0, -4.0, 0.0)  # 25 points to 1024 pixels count as one to 16
+    assert own.nbytes == 132 * 300 * 4 * 24  # fewer points wait as long; a thread goes through 4 channels
+    assert (library.nbytes, gradient.nbytes) == (2500 * 4 * 24, 2500 * 4 * 240)
 
 
 def recurrent(mode: int, dtype: str, width: int, layers: int = 1, batch: int = 8) -> Op:
@@ -262,7 +292,7 @@ def test_small_recurrent_layers_go_through_all_steps_at_once() -> None:
     rules = [rule_of(recurrent(mode, "float32", width)) for mode, width in widths]
     assert [rule.endswith("fused") for rule in rules] == [True, False, True, False, True, False]
     fused, stepwise = (works(recurrent(2, "float32", width), H200.num_sms)[0] for width in (64, 256))
-    assert (fused.kernels, stepwise.kernels) == (12, 2 * 5)
+    assert (fused.kernels, stepwise.kernels) == (4, 2 * 5)
 
 
 def test_narrow_layers_load_their_weights_once_for_every_sequence_of_a_processor() -> None:
@@ -270,9 +300,11 @@ def test_narrow_layers_load_their_weights_once_for_every_sequence_of_a_processor
         works(recurrent(2, dtype, 64, batch=batch), 132)[0]
         for dtype, batch in (("float32", 132), ("float32", 133), ("float16", 8 * 132))
     )
-    # Five steps and the time of twenty, each as long as 0.6 rounds and what 4 x 64 x 64 weights take.
-    assert (one.rounds, two.rounds) == (round(25 * (0.6 + 65536 / 200000)), round(50 * (0.6 + 65536 / 200000)))
-    assert (eight.rule, eight.rounds) == ("_cudnn_rnn lstm 2 fused", round(25 * (0.6 + 32768 / 200000)))
+    # Five steps, each as long as 0.45 rounds and what 4 x 64 x 64 weights take, which are loaded first.
+    wave = 5 * (0.45 + 65536 / 250000) + 65536 / 7000
+    assert (one.rounds, two.rounds) == (round(wave), round(2 * wave))
+    tensors = 5 * (1.4 + 32768 / 120000) + 32768 / 7000
+    assert (eight.rule, eight.rounds) == ("_cudnn_rnn lstm 2 fused", round(tensors))
     assert rule_of(recurrent(2, "float16", 64, batch=12)) == "_cudnn_rnn lstm 4 fused"  # tensor cores take eight
 
 
