@@ -32,7 +32,7 @@ ATTENTIONS = frozenset(
     for backend in ("cudnn", "flash", "efficient")
     for way in ("", "_backward")
 )
-_ALIGNMENT_WEIGHT, _TURN_WEIGHT, _HALF_WEIGHT = 3.0, 0.5, 2.0
+_ALIGNMENT_WEIGHT, _TURN_WEIGHT, _HALF_WEIGHT = 3.0, 0.5, 4.0
 """How far apart, in doublings, two products are whose rows are aligned to different powers of two below 16 bytes, of
 which one has a side turned, or, if rows start at odd addresses, of which one is of float16, the other of bfloat16."""
 _TILES = ((256, 128), (128, 256))
