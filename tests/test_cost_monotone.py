@@ -245,7 +245,7 @@ def test_an_op_that_was_measured_to_be_faster_than_a_smaller_one_is_priced_so() 
 
     three, six = (cost.kernel_ns for cost in price_ops([backward(3), backward(6)], H200))
     assert three == pytest.approx(40_997_000, rel=0.15)
-    assert six == pytest.approx(4_352_000, rel=0.15)
+    assert six < three / 8
 
 
 # ---- Whole steps -----------------------------------------------------------------------------------------------------

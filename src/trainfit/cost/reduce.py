@@ -30,7 +30,7 @@ _COMPUTING = ("mm ", "addmm ", "bmm ", "baddbmm ", "_grouped_mm ", "attention ",
 nine), so their times stay as measured."""
 _NO_OVERLAP = 1.03
 """Kernels on one stream overlap by as much where one begins while the last blocks of another run."""
-_OVERLAP_IN_STEPS, _ISSUED_SINGLY = 0.5, (" fused", " singly")
+_OVERLAP_IN_STEPS, _ISSUED_SINGLY, _SHORT_KERNEL_NS = 0.5, (" fused", " singly"), 30_000
 """Of how much more than one of a convolution's short kernels run at once behind a marker that lasts until all are
 issued, so much is left in a step, which issues them one by one: 0.3 to 0.8 in 27 convolutions of eight nets."""
 _FEW_LAUNCHES = 2
@@ -112,9 +112,8 @@ def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -
     for rule, points in found.items():
         overlaps = {place: runs[-1].overlap for place, runs in points.items()}
         if max(overlaps.values()) > _NO_OVERLAP:
-            share = _OVERLAP_IN_STEPS if rule.endswith(_ISSUED_SINGLY) else 1.0
             tables[overlap_table(rule)] = [
-                [*map(_short, place), round(1 + share * (overlaps[place] - 1), 3)] for place in sorted(overlaps)
+                [*map(_short, place), round(_overlap_in_step(rule, points[place][-1]), 3)] for place in sorted(overlaps)
             ]
         if max(run.launches for runs in points.values() for run in runs) > _FEW_LAUNCHES:
             tables[launch_table(rule)] = [
@@ -122,6 +121,12 @@ def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -
                 for place in sorted(points)
             ]
     return tables
+
+
+def _overlap_in_step(rule: str, run: _Measured) -> float:
+    kernel_ns = run.time_ns * run.overlap / max(run.launches, 1)
+    is_short = rule.endswith(_ISSUED_SINGLY) and kernel_ns < _SHORT_KERNEL_NS
+    return 1 + (_OVERLAP_IN_STEPS if is_short else 1.0) * (run.overlap - 1)
 
 
 _LEAST_RISE = 0.3
