@@ -11,6 +11,7 @@ from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
 from trainfit.cost import Pricing, convolution_op, price_with
 from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.convolution import as_measured, is_by_winograd
+from trainfit.cost.reduce import reduce_samples
 from trainfit.cost.work import Work
 from trainfit.records import Op
 
@@ -125,6 +126,16 @@ def test_kernels_on_streams_of_their_own_count_by_the_passes_they_are_of() -> No
     )
     assert both.time_ns == first_ns + second_ns
     assert both.kernel_ns == pytest.approx(2 * first_ns + second_ns, abs=2)
+
+
+@pytest.mark.parametrize(("cold_ns", "overlap"), [(100_000, 2.0), (200_000, 3.0)])
+def test_short_kernels_overlap_half_as_much_in_a_step(cold_ns: int, overlap: float) -> None:
+    # Four kernels, three at once: of 25 us each half of what is more than one is left, of 50 us everything.
+    args: list[object] = [IMAGE, WEIGHT, None, *SETTINGS]
+    times = {"cold_ns": cold_ns, "warm_ns": cold_ns, "overlap": 3.0, "num_kernels": 4, "kernel": XMMA}
+    sample = {"op": "aten.convolution.default", "args": args, "kwargs": {}, "outputs": [OUT], **times}
+    tables = reduce_samples(H200, [sample]).tables
+    assert tables["convolution forward plain half nchw fused overlap"][0][-1] == overlap
 
 
 XMMA = "sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc"
