@@ -44,6 +44,9 @@ _LEAST_TILE, _ROUND_TILE, _TILES_AT_ONCE = 16, (128, 64), 2
 are counted, and how many of these a processor has at a time."""
 _DEEPER = {"bfloat16": 128, "tf32": 64, "float32": 32}
 """By how much deeper a product would be that took as long as to begin and end a tile, by type."""
+_LIFTS = {"float32": 1.025, "tf32": 1.015}
+"""How many times as long products take as what is interpolated between powers of two, which have no tiles at the edges:
+6% and 4% on average of those that were held out, whose sizes are odder than those of most nets."""
 
 
 _TOPS = {
@@ -94,7 +97,7 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
     dtypes = dict.fromkeys((known, "bfloat16" if is_narrow else "float32"))
     orders = dict.fromkeys((layout, "nt", "nn"))
     rules = dict.fromkeys(f"{kind} {one} {order}" for one in dtypes for order in orders for kind in names)
-    even = (resizable(partial(work, rule), own, tops) for rule in rules)
+    even = (resizable(partial(work, rule), own, tops, _LIFTS.get(known, 1.0)) for rule in rules)
     if is_batched and 1 in own[1:]:
         return (*by_vectors(op), *even)
     if 1 in own[1:]:  # a vector, or an outer product: no tiles

@@ -1,0 +1,68 @@
+"""The table of nets of public libraries: predictions beside what the GPU measured, the closed part's first.
+
+    python benchmarks/libraries_table.py > benchmarks/results/libraries_h200.md
+
+In: results/libraries_h200.jsonl (survey_measure.py), libraries_steps_h200.jsonl (measure_host.py: further processes of
+steps that wait for the CPU), predictions of second_predict.py: libraries_closed_predicted_h200.jsonl and
+libraries_open_predicted_h200.jsonl, both committed before anything was measured, libraries_own_host_h200.jsonl (by what
+`calibrate` timed of the host in the run that measured), libraries_open_now_h200.jsonl (after the open ones were looked
+into) and libraries_closed_now_h200.jsonl. Out: tables, and how many rows are within the limits. Errors are
+predicted / measured - 1.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+from second_table import Job
+from survey_table import RESULTS, job_of, read, read_steps, summary, table, with_all_steps
+from zoo_libraries import DRAWN, read_drawn
+
+HEAD = """# Nets of public libraries that a seed chose
+
+`python benchmarks/libraries_table.py` (H200, torch 2.11.0+cu130; each row a process of its own). libraries_draw.py drew
+families of nets that timm, torchvision, diffusers, monai, segmentation_models_pytorch, torchaudio, torch_geometric and
+x_transformers have, precision, optimizer, layout and batch, no family in both parts. Nobody here wrote these nets.
+Predicted with torch 2.11 and no GPU; errors are predicted / measured - 1. Allocated and reserved are of the classic
+allocator. "own host": the step by what `calibrate` timed of the host in the run that measured these rows. "now":
+predicted by the shipped profile after these rows were measured, no blind test; a dash: as before.
+"""
+CLOSED = """"""
+OPEN = """"""
+
+
+def part(name: str) -> Iterator[str]:
+    jobs = [job_of(drawn.name + ":every" * drawn.checkpointed) for drawn in read_drawn() if drawn.part == name]
+    predicted, now, own_host = (
+        read([RESULTS / f"libraries_{kind}_h200.jsonl"]) for kind in (f"{name}_predicted", f"{name}_now", "own_host")
+    )
+    steps = read_steps([RESULTS / "libraries_steps_h200.jsonl"])
+    measured = with_all_steps(read([RESULTS / "libraries_h200.jsonl"]), steps, in_turns=jobs)
+    known: list[Job] = [job for job in jobs if job in measured and "classic" in predicted.get(job, ())]
+    yield from table(known, predicted, measured, own_host, now)
+    yield f"\n{len(known)} cases:\n"
+    yield from summary(known, predicted, measured, {job: row for job, row in own_host.items() if job in known})
+    if now:
+        yield "\nPredicted now, which is no blind test:\n"
+        yield from summary(known, now, measured, {})
+    if missing := [" ".join(job) for job in jobs if job not in known]:
+        yield f"- did not run on the GPU: {', '.join(missing)}."
+
+
+def document() -> Iterator[str]:
+    yield HEAD
+    for name, title, text in (
+        ("closed", "Closed: predicted before they were measured", CLOSED),
+        ("open", "Open", OPEN),
+    ):
+        yield f"## {title}\n\n{text}\n"
+        yield from part(name)
+        yield ""
+    yield "## Left out\n"
+    lines = [json.loads(line) for line in DRAWN.read_text().splitlines()]
+    yield from (f"- {line['family']}: {' '.join(line['skipped'].split())}" for line in lines if "skipped" in line)
+
+
+if __name__ == "__main__":
+    print(*document(), sep="\n")
