@@ -58,10 +58,10 @@ def test_a_product_in_tf32_takes_its_own_table_or_the_efficiency_of_16_bits_at_i
     profile = dataclasses.replace(profile_of(tables), gpu=gpu)
     begun_ns = 1000 + 125 * 700  # 32768 tiles, 264 at a time
     arithmetic_ns, full_ns = (2 * 16384**2 * (16384 + deeper) / rate for deeper, rate in ((64, 500), (32, 100)))
-    assert ns_of(rounded, gpu, profile) == round(3 * (begun_ns + arithmetic_ns))
-    assert ns_of(dataclasses.replace(rounded, tf32=False), gpu, profile) == round(begun_ns + full_ns)
+    assert ns_of(rounded, gpu, profile) == round(1.015 * 3 * (begun_ns + arithmetic_ns))  # edges of tiles: 1.5%
+    assert ns_of(dataclasses.replace(rounded, tf32=False), gpu, profile) == round(1.025 * (begun_ns + full_ns))
     profile = dataclasses.replace(profile_of({narrow: tables[narrow], wide: tables[wide]}), gpu=gpu)
-    assert ns_of(rounded, gpu, profile) == round(2 * (begun_ns + arithmetic_ns))
+    assert ns_of(rounded, gpu, profile) == round(1.015 * 2 * (begun_ns + arithmetic_ns))
 
 
 def test_a_sample_in_tf32_is_read_as_such() -> None:

@@ -29,7 +29,7 @@ class AttentionCall:
     is_grouped: bool
     is_broadcast: bool  # batches or heads of query, key and value differ, and grouping was not asked for
     has_mask: bool
-    mask_fits: bool  # two or four dimensions, each of the scores' size or 1; true without a mask
+    mask_fits: bool  # for cuDNN: two or four dimensions, each of the scores' size or 1; true without a mask
     mask_needs_grad: bool
     is_causal: bool
     dropout: float
@@ -113,7 +113,6 @@ def _efficient_can(call: AttentionCall, gpu: Gpu) -> bool:
         and call.last_stride_one
         and call.head_dim_qk % alignment == 0
         and call.head_dim_v % alignment == 0
-        and call.mask_fits
         and not call.is_grouped
     )
 
