@@ -63,10 +63,9 @@ was decided before they ran; the GPU's time ended after 112 s of it, so these ar
 calibrations of the host. tipsv2_dpt, which waits, was not among them. The types of transformers had never been trained
 here, and their tasks are of no earlier draw: 8 find boxes, 4 estimate depth, 5 are backbones, 2 segment images, 2
 transcribe speech, one each labels tokens, answers questions and has no head; 57 types before or between them could not
-be trained or traced by rule, among them all that read images and write texts. The column "now" is by
-the shipped profile, to which convolutions in groups of earlier runs and the host of an earlier one were added; of the
-causes below only soft_actor_critic's is mended. Why those beyond 8% of GPU busy were off, as traced ops matched with
-the profiled kernels in order tell:
+be trained or traced by rule, among them all that read images and write texts. They have been in sight since: prices
+were mended with them among others, and the column "now" is by the shipped profile of now. Why those beyond 8% of GPU
+busy were off then, as traced ops matched with the profiled kernels in order tell:
 
 - deformable_detr (+34%): `grid_sample` at 5,440 x 4 points per image and head (32 images of 32 channels, fp32), priced
   alike for all four levels: backward 1.04 ms at 8 x 8, 0.72 at 16 x 16, 0.48 at 32 x 32, 0.34 at 64 x 64, priced at
