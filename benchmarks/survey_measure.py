@@ -45,6 +45,7 @@ from measure_time import jobs_of
 from timeline import issued, small, timeline
 from trainfit.calibrate.measure import marker_name
 from zoo import select
+from zoo_libraries import STARTS_CUDA
 
 GPU_BYTES, CONTEXT_BYTES, WIDTH = 128 * 2**30, 2**30, 16
 BESIDE = 1.4
@@ -53,8 +54,6 @@ WARM_UP, TIMED = 2, 9
 READY_S, TURN_S = 50.0, 25.0
 """Whoever takes longer to get ready, or for a turn, is ended."""
 THREADS = torch.get_num_threads()
-STARTS_CUDA = "pyg_"
-"""Cases of a library that starts CUDA when it is imported: their own processes import it."""
 Job = tuple[str, str]
 
 
@@ -182,7 +181,7 @@ def import_models(jobs: Sequence[Job]) -> None:
     """What building a case imports, before anything is forked. On the meta device little is computed; by one thread,
     since a forked process cannot use the threads of its parent and would wait for them forever."""
     torch.set_num_threads(1)
-    names = {name for name, _ in jobs if not name.startswith(STARTS_CUDA)}
+    names = {name for name, _ in jobs if not name.startswith(tuple(f"{library}_" for library in STARTS_CUDA))}
     for case in select(sorted(names), tiny=True) if names else ():
         with contextlib.suppress(Exception), torch.device("meta"):
             case.module()

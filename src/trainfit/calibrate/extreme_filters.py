@@ -7,13 +7,13 @@ of images, first and last layers, volumes, thousands of small images, uneven one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from random import Random
 
 from trainfit.calibrate.drawn_filters import Drawn, convolve
-from trainfit.calibrate.usual_filters import between, layer_of
+from trainfit.calibrate.usual_filters import Kinds, between, layer_of, of_kinds
 from trainfit.calibrate.workloads import Workload
 
 _MULTIPLICATIONS, _ELEMENTS = (2**24, 2**36), (2**14, 2**28)
@@ -77,7 +77,7 @@ def _grouped(random: Random) -> Drawn:
     )
 
 
-_KINDS: tuple[tuple[Callable[[Random], Drawn], int], ...] = (
+_KINDS: Kinds = (
     (_product, 5), (_first, 3), (_last, 2), (_volume, 2), (_small, 4), (_uneven, 2), (_grouped, 1),
 )  # fmt: skip
 
@@ -89,15 +89,7 @@ def _is_moderate(layer: Drawn) -> bool:
 
 
 def extreme_layers(seed: int) -> Iterator[Drawn]:
-    """Without end."""
-    random = Random(seed)
-    makers, shares = zip(*_KINDS, strict=True)
-    while True:
-        make = random.choices(makers, shares)[0]
-        layer = make(random)
-        while not _is_moderate(layer):
-            layer = make(random)
-        yield layer
+    return of_kinds(_KINDS, _is_moderate, seed)
 
 
 def extreme(count: int, seed: int) -> list[Workload]:

@@ -9,14 +9,14 @@ neighbour.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from random import Random
 
 from trainfit.calibrate.drawn_filters import Drawn, convolve
-from trainfit.calibrate.usual_filters import between, layer_of
+from trainfit.calibrate.usual_filters import Kinds, between, layer_of, of_kinds
 from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
 
 _SIDES = (7, 7, 7, 8, 10, 12, 12, 14, 14, 14, 16, 16, 19, 20, 24, 28, 28, 28, 32, 38, 40, 48, 56, 56, 56, 64, 75, 80,
@@ -207,10 +207,9 @@ def _grouped_product(random: Random) -> Drawn:
     return _typed(layer_of(random, between(random, 4, 256), ends, size, (1, 1), groups=groups, nhwc_share=0.4), random)
 
 
-_Kinds = tuple[tuple[Callable[[Random], Drawn], float], ...]
-_BY_CHANNEL: _Kinds = ((_by_channel, 1.0),)
-_OF_LIBRARIES: _Kinds = ((_grouped, 0.36), (_first, 0.24), (_volume, 0.22), (_last, 0.18))
-_FURTHER: _Kinds = (
+_BY_CHANNEL: Kinds = ((_by_channel, 1.0),)
+_OF_LIBRARIES: Kinds = ((_grouped, 0.36), (_first, 0.24), (_volume, 0.22), (_last, 0.18))
+_FURTHER: Kinds = (
     (_product, 0.26), (_first, 0.2), (_last, 0.16), (_signal_by_channel, 0.1), (_solid_by_channel, 0.08),
     (_grouped_product, 0.06), (_grouped, 0.14),
 )  # fmt: skip
@@ -224,28 +223,16 @@ def _is_moderate(layer: Drawn) -> bool:
     return low <= layer.multiplications <= high and _BYTES[0] <= largest <= _BYTES[1]
 
 
-def _layers(kinds: _Kinds, seed: int) -> Iterator[Drawn]:
-    """Without end."""
-    random = Random(seed)
-    makers, shares = zip(*kinds, strict=True)
-    while True:
-        make = random.choices(makers, shares)[0]
-        layer = make(random)
-        while not _is_moderate(layer):
-            layer = make(random)
-        yield layer
-
-
 def layers_by_channel(count: int, seed: int) -> Sequence[Drawn]:
-    return list(islice(_layers(_BY_CHANNEL, seed), count))
+    return list(islice(of_kinds(_BY_CHANNEL, _is_moderate, seed), count))
 
 
 def layers_of_libraries(count: int, seed: int) -> Sequence[Drawn]:
-    return list(islice(_layers(_OF_LIBRARIES, seed), count))
+    return list(islice(of_kinds(_OF_LIBRARIES, _is_moderate, seed), count))
 
 
 def further_layers(count: int, seed: int) -> Sequence[Drawn]:
-    return list(islice(_layers(_FURTHER, seed), count))
+    return list(islice(of_kinds(_FURTHER, _is_moderate, seed), count))
 
 
 def further(count: int, seed: int) -> list[Workload]:

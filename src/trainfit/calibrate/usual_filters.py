@@ -21,6 +21,8 @@ _WIDTHS = (16, 24, 32, 32, 40, 48, 64, 64, 64, 64, 80, 96, 96, 128, 128, 128, 16
 _FEW = (1, 1, 2, 3, 3, 3, 3, 4, 4, 6, 8, 12)
 _SIDES = (7, 8, 10, 14, 14, 16, 20, 28, 28, 32, 32, 40, 56, 56, 64, 64, 80, 96, 112, 128, 128, 160, 224, 256, 320, 512)
 _MULTIPLICATIONS = (2**23, 2**36)
+Kinds = tuple[tuple[Callable[[Random], Drawn], float], ...]
+"""What draws a layer, and how often it does."""
 _ELEMENTS = (2**14, 2**27)
 """Of the larger images: less is over at once, more takes as much longer."""
 
@@ -243,7 +245,7 @@ def _grouped(random: Random) -> Drawn:
     )  # fmt: skip
 
 
-_KINDS: tuple[tuple[Callable[[Random], Drawn], float], ...] = (
+_KINDS: Kinds = (
     (_image, 0.23), (_pointwise, 0.16), (_patches, 0.09), (_small_images, 0.11), (_narrow, 0.1), (_pixels, 0.07),
     (_signal, 0.1), (_volume, 0.05), (_channelwise, 0.06), (_grouped, 0.03),
 )  # fmt: skip
@@ -257,16 +259,20 @@ def _is_moderate(layer: Drawn) -> bool:
     return low <= layer.multiplications <= high and _ELEMENTS[0] <= largest <= _ELEMENTS[1]
 
 
-def usual_layers(seed: int) -> Iterator[Drawn]:
-    """Without end."""
+def of_kinds(kinds: Kinds, is_moderate: Callable[[Drawn], bool], seed: int) -> Iterator[Drawn]:
+    """Of each kind its share, drawn until it is moderate; without end."""
     random = Random(seed)
-    makers, shares = zip(*_KINDS, strict=True)
+    makers, shares = zip(*kinds, strict=True)
     while True:
         make = random.choices(makers, shares)[0]
         layer = make(random)
-        while not _is_moderate(layer):
+        while not is_moderate(layer):
             layer = make(random)
         yield layer
+
+
+def usual_layers(seed: int) -> Iterator[Drawn]:
+    return of_kinds(_KINDS, _is_moderate, seed)
 
 
 def usual(count: int, seed: int) -> list[Workload]:
