@@ -574,3 +574,11 @@ def test_a_module_that_moves_to_the_gpu_keeps_its_parameters_which_are_ghosts_th
         assert weight is model.second.weight
         assert {type(weight), weight.device} == {nn.Parameter, torch.device("cpu")}
         assert weight.grad.device == torch.device("cpu")
+
+
+def test_a_tensor_of_the_host_that_torch_hands_over_by_its_class_stays_there() -> None:
+    # As autograd does with what non-reentrant checkpointing saves beside its arguments.
+    with ghost_gpu("h200") as mode:
+        found = mode.__torch_dispatch__(torch.ops.aten.detach.default, (torch.Tensor,), (torch.zeros(2),))
+    assert type(found) is torch.Tensor
+    assert (found.device.type, found.tolist()) == ("cpu", [0.0, 0.0])

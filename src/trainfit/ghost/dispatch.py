@@ -59,7 +59,7 @@ class GhostMode(torch_compat.DispatchMode):
     ) -> Any:
         if torch_compat.is_fake_mode_on():
             return func(*args, **(kwargs or {}))  # somebody asks for shapes only (DTensor does so of whole tensors)
-        if types and any(not issubclass(kind, Ghost) for kind in types):
+        if any(kind is not torch.Tensor and not issubclass(kind, Ghost) for kind in types):
             with self:
                 done = on_shards(func, args, kwargs or {})
             return NotImplemented if done is None else done[0]
