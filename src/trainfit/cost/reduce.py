@@ -125,7 +125,8 @@ def _kernels(found: Mapping[str, Mapping[tuple[float, ...], list[_Measured]]]) -
 
 def _overlap_in_step(rule: str, run: _Measured) -> float:
     kernel_ns = run.time_ns * run.overlap / max(run.launches, 1)
-    is_short = rule.endswith(_ISSUED_SINGLY) and kernel_ns < _SHORT_KERNEL_NS
+    is_of_filters = rule.startswith("convolution") and rule.endswith(_ISSUED_SINGLY)
+    is_short = is_of_filters and kernel_ns < _SHORT_KERNEL_NS
     return 1 + (_OVERLAP_IN_STEPS if is_short else 1.0) * (run.overlap - 1)
 
 
