@@ -47,8 +47,8 @@ Group = tuple[str, int, list[Workload]]
 def groups() -> list[Group]:
     """(name, repeats, workloads), those last for which libraries compile longest: rehearsals begin with these.
     Convolutions and recurrent layers run once warm and once cold: their library makes many calls, each of which the
-    profiler keeps. A name is a key of the samples that a run keeps, so it stays: "further" groups came later, "more" ones
-    were held out while rules were judged."""
+    profiler keeps. A name is a key of the samples that a run keeps, so it stays: "further" groups came later, "more"
+    ones were held out while rules were judged."""
     bf16, fp32 = torch.bfloat16, torch.float32
     return [
         ("pointwise", 2, memory.pointwise()),
