@@ -43,6 +43,11 @@ def select(names: list[str], tiny: bool = False) -> list[Case]:
     return [known[name] for name in names or zoo(tiny)]
 
 
+def known_names() -> list[str]:
+    """Of all cases, also those of the blind tests."""
+    return list(_known(tiny=False))
+
+
 @cache
 def _known(tiny: bool) -> dict[str, Case]:
     others = (*blind_cases(tiny), *second_cases(tiny), *image_net_cases(tiny), *survey_cases(tiny))

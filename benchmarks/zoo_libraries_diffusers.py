@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from zoo_libraries import Trained, Written
 from zoo_libraries_denoise import STEPS, denoiser, places, present
 from zoo_libraries_diffusers_more import MORE
+from zoo_libraries_diffusers_sealed import SEALED
 from zoo_survey_nets import ANY, Net, below, floats, nodes
 
 
@@ -102,7 +103,7 @@ def qwen_image(side: int, heads: int, layers: int, texts: int, text_width: int) 
     return denoiser("QwenImageTransformer2DModel", config, fields, floats(side * side, 64), img_shapes=shapes)
 
 
-WRITTEN = MORE | {
+WRITTEN = MORE | SEALED | {
     "sd_3": Written(
         sd_3,
         {"side": 16, "layers": 2, "heads": 2, "texts": 8, "text_width": 64},

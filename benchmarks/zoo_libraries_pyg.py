@@ -1,68 +1,22 @@
 """Nets of torch_geometric, on random graphs; a row is a part of the graph with its own nodes and edges.
 
-Out: `WRITTEN`, by the names that libraries_draw.py has. Convolutions that the library has no whole model of are stacked
-as it stacks its own (`BasicGNN`). Edges are taken as they are: no self loops are taken out or added, since how many
-there are is known only from the numbers themselves.
+Out: `WRITTEN`, by the names that libraries_draw.py has. Edges are taken as they are: no self loops are taken out or
+added, since how many there are is known only from the numbers themselves.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric import nn as pyg
-from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from zoo_libraries import Trained, Written
+from zoo_libraries_nodes import ARXIV, NODES, PRODUCTS, TINY, USUAL, basic, on_nodes, own, stacked, whose
+from zoo_libraries_pyg_sealed import SEALED
 from zoo_survey_nets import ANY, Field, Net, edges, nodes
-
-NODES = 1000
-"""Of a row."""
-
-
-def classify(net: nn.Module, features: Tensor, links: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(net(features, links), labels)
-
-
-def on_nodes(make: Callable[[], nn.Module], channels: int, degree: int, classes: int) -> Net:
-    """Every node is sorted into a class."""
-    fields = {
-        "features": nodes(NODES, channels),
-        "links": edges(NODES, NODES * degree),
-        "labels": nodes(NODES, limit=classes),
-    }
-    return Net("nodes", lambda: Trained(make(), classify), 64, fields, ANY)
-
-
-def basic(name: str, **fixed: Any) -> Callable[..., Net]:
-    """One of the library's own models of many layers."""
-
-    def make(channels: int, width: int, layers: int, degree: int, classes: int, **others: Any) -> Net:
-        def build() -> nn.Module:
-            return getattr(pyg, name)(channels, width, layers, classes, **fixed, **others)  # type: ignore
-
-        return on_nodes(build, channels, degree, classes)
-
-    return make
-
-
-def stacked(convolution: Callable[[int, int], nn.Module]) -> Callable[..., Net]:
-    """Layers of a convolution, put together as the library does it."""
-
-    class Stacked(BasicGNN):
-        supports_edge_weight, supports_edge_attr, supports_norm_batch = False, False, False
-
-        def init_conv(self, in_channels: Any, out_channels: int, **_: Any) -> Any:
-            return convolution(in_channels, out_channels)
-
-    def make(channels: int, width: int, layers: int, degree: int, classes: int, **others: Any) -> Net:
-        return on_nodes(lambda: Stacked(channels, width, layers, classes, **others), channels, degree, classes)
-
-    return make
 
 
 def degrees(degree: int) -> Tensor:
@@ -100,11 +54,6 @@ class Gps(nn.Module):
         for layer in self.layers:
             x = layer(x, links, batch, edge_attr=edge_attr)
         return self.head(pyg.global_add_pool(x, batch, count)).squeeze(-1)  # type: ignore[no-any-return]
-
-
-def whose(per_row: int) -> Field:
-    """Which row a node is of."""
-    return lambda rows, device, dtype: torch.arange(rows, device=device).repeat_interleave(per_row)
 
 
 def gps(width: int, layers: int, heads: int) -> Net:
@@ -170,13 +119,6 @@ class Reversible(nn.Module):
         return self.last(F.relu(self.norm(x)))  # type: ignore[no-any-return]
 
 
-def own(model: Callable[..., nn.Module]) -> Callable[..., Net]:
-    def make(channels: int, width: int, layers: int, degree: int, classes: int) -> Net:
-        return on_nodes(lambda: model(channels, width, layers, classes), channels, degree, classes)
-
-    return make
-
-
 def vis_net(width: int, layers: int) -> Net:
     def regress(net: nn.Module, atoms: Tensor, places: Tensor, batch: Tensor, wanted: Tensor) -> Tensor:
         return F.mse_loss(net(atoms, places, batch)[0].squeeze(-1), wanted)
@@ -191,12 +133,7 @@ def vis_net(width: int, layers: int) -> Net:
     return Net("ViSNet", lambda: Trained(pyg.ViSNet(**made), regress), 64, fields, ("fp32", "tf32"))
 
 
-TINY = {"channels": 16, "width": 16, "layers": 2, "degree": 4, "classes": 5}
-ARXIV = {"channels": 128, "width": 256, "layers": 3, "degree": 7, "classes": 40}
-PRODUCTS = {"channels": 100, "width": 256, "layers": 3, "degree": 25, "classes": 47}
-REDDIT = {"channels": 602, "width": 128, "layers": 2, "degree": 50, "classes": 41}
-USUAL = {"arxiv": ARXIV, "products": PRODUCTS, "reddit": REDDIT}
-WRITTEN = {
+WRITTEN = SEALED | {
     "gps": Written(gps, {"width": 16, "layers": 2, "heads": 2},
                    {"64": {"width": 64, "layers": 10, "heads": 4}, "256": {"width": 256, "layers": 6, "heads": 8}}),
     "pna": Written(pna, TINY, {"arxiv": ARXIV | {"width": 128}, "products": PRODUCTS | {"width": 64}}),

@@ -14,14 +14,9 @@ from torchaudio import models
 from torchaudio.functional import rnnt_loss
 
 from zoo_libraries import Trained, Written
+from zoo_libraries_speech import spelt
+from zoo_libraries_torchaudio_sealed import SEALED
 from zoo_survey_nets import ANY, WITH_FP32_WEIGHTS, Net, below, floats
-
-
-def spelt(scores: Tensor, symbols: Tensor) -> Tensor:
-    """Connectionist loss of log probabilities (frames, rows, symbols); 0 is the blank."""
-    frames = torch.full((scores.shape[1],), scores.shape[0], device=scores.device)
-    lengths = torch.full((symbols.shape[0],), symbols.shape[1], device=scores.device)
-    return F.ctc_loss(scores.float(), symbols + 1, frames, lengths, zero_infinity=True)
 
 
 def unlike(found: Tensor, wanted: Tensor) -> Tensor:
@@ -122,7 +117,7 @@ def tacotron2(texts: int, frames: int) -> Net:
     return Net("Tacotron2", lambda: Trained(models.Tacotron2(), pronounce), 16, fields, ANY)
 
 
-WRITTEN = {
+WRITTEN = SEALED | {
     "conv_tasnet": Written(
         conv_tasnet,
         {"wave": 800, "features": 32, "hidden": 32, "layers": 2, "stacks": 1},

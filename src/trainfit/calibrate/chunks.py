@@ -12,7 +12,7 @@ from trainfit.progress import tell
 
 WORKLOADS_PER_CHUNK = 120
 """What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, up to 0.1 s each."""
-SMALL_CHUNK, SMALL_CHUNKS = 24, ("filters of libraries", "filters by channel")
+SMALL_CHUNK, SMALL_CHUNKS = 24, ("filters of libraries", "filters by channel", "filters of nets")
 """Groups for whose workloads cuDNN compiles a second each, and how many of them are rehearsed by one process: with more
 the others would wait for the last one."""
 HOST_STRETCHES = 3

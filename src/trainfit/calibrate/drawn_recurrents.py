@@ -16,7 +16,7 @@ from trainfit.calibrate.recurrents import Kind, Size
 from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, aside, gradients, randn
 
 SEED = 25
-_KINDS: tuple[Kind, ...] = (nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN)
+_KINDS: tuple[Kind, ...] = (nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN, partial(nn.RNN, nonlinearity="relu"))
 _MOST = 2**25
 """Elements of what all steps return."""
 _MOST_WALKS = 192

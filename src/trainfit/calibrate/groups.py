@@ -36,6 +36,7 @@ from trainfit.calibrate import (
     memory,
     odd_sizes,
     recurrents,
+    replayed,
     usual_filters,
     walks,
 )
@@ -93,6 +94,8 @@ def groups() -> list[Group]:
         ("more layouts", 2, drawn_layouts.drawn_layouts(123)[::3]),
         ("more graphs", 2, drawn_graphs.drawn_graphs(124)[::3]),
         ("more recurrents", 1, drawn_recurrents.drawn_recurrents(125)[::3]),
+        ("ops of nets", 2, replayed.ops_of_nets()),
+        ("recurrents of nets", 1, replayed.recurrents_of_nets()),
         ("filters", 1, filters.filters()),
         ("recurrent", 1, recurrents.recurrents()),
         ("usual filters", 1, usual_filters.usual(2400, seed=3)),
@@ -117,5 +120,6 @@ def groups() -> list[Group]:
         ("more further filters of libraries", 1, library_filters.further(360, seed=1032)),
         ("more norms", 2, drawn_norms.norms(200, seed=1021)),
         ("more filters of libraries", 1, library_filters.of_libraries(260, seed=1022)),
+        ("filters of nets", 1, replayed.filters_of_nets()),
         ("more filters by channel", 1, library_filters.by_channel(180, seed=1023)),
     ]

@@ -27,7 +27,7 @@ from torch.profiler import ProfilerActivity, profile
 from trainfit.calibrate.workloads import is_aside
 from trainfit.cost.described import read_op
 from trainfit.cost.host import OP_KINDS
-from trainfit.cost.work import short_name
+from trainfit.cost.work import contiguous_stride, short_name
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
 from trainfit.gpus.hidden.cudnn_kernels import asked, tiling_of
@@ -323,7 +323,7 @@ def split_at_markers(kernels: list[Kernel], marker: str) -> list[list[Kernel]]:
 
 
 def describe(value: Any) -> Any:
-    """An argument in JSON's terms. A tensor on the GPU is "bfloat16[8,4]{1,8}" (strides only if not contiguous).
+    """An argument in JSON's terms. A tensor on the GPU is "bfloat16[8,4]{1,8}" (strides only where they are not those of one that is contiguous).
 
     Runs of equal tensors in a list become "3*bfloat16[8,4]"; a tensor of the host is None, as in a trace.
     """
@@ -331,7 +331,8 @@ def describe(value: Any) -> Any:
         if not value.is_cuda:
             return None
         text = f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
-        return text if value.is_contiguous() else f"{text}{{{','.join(map(str, value.stride()))}}}"
+        is_plain = value.stride() == contiguous_stride(tuple(value.shape))
+        return text if is_plain else f"{text}{{{','.join(map(str, value.stride()))}}}"
     if isinstance(value, (list, tuple)):
         return _run_lengths([describe(item) for item in value])
     if isinstance(value, torch.dtype):

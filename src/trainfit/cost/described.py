@@ -33,6 +33,31 @@ def read_op(
     )
 
 
+def described(op: Op) -> tuple[list[object], dict[str, object]]:
+    """The arguments of an op of a trace, as they are written; "tf32" is one of them where it counts."""
+    kwargs = {key: _described_one(value) for key, value in op.kwargs}
+    return _described_items(op.args), kwargs | ({"tf32": True} if op.tf32 else {})
+
+
+def _described_items(items: Sequence[object]) -> list[object]:
+    """Neighbours that are equal tensors become one with a count."""
+    found: list[object] = []
+    for item, run in itertools.groupby(map(_described_one, items)):
+        is_tensor = isinstance(item, str) and _TENSOR.fullmatch(item) is not None
+        count = len(list(run))
+        found += [f"{count}*{item}"] if is_tensor and count > 1 else [item] * count
+    return found
+
+
+def _described_one(value: object) -> object:
+    if isinstance(value, TensorRef):
+        text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+        return text if value.stride == contiguous_stride(value.shape) else f"{text}{{{','.join(map(str, value.stride))}}}"
+    if isinstance(value, tuple):
+        return _described_items(value)
+    return value
+
+
 def _read_items(items: Sequence[object], storages: Iterator[int]) -> Iterator[object]:
     for item in items:
         match = _TENSOR.fullmatch(item) if isinstance(item, str) else None
