@@ -4,6 +4,7 @@
     python benchmarks/corpus_table.py FOLDER PARTIAL.gz --folds 4       # by profiles made without the nets' families
     python benchmarks/corpus_table.py FOLDER PARTIAL.gz --ops           # and the ops that matter, by rule
     python benchmarks/corpus_table.py FOLDER PARTIAL.gz --only convolution cudnn_batch_norm      # ops named so, alone
+    python benchmarks/corpus_table.py FOLDER PARTIAL.gz --folds 4 --without "drawn maps"         # and without a group
 
 In: what corpus_draw.py wrote and the samples that `trainfit calibrate` took, the ops of nets among them. A net's time
 is the sum over its measured ops, as often as it calls each; errors are priced / measured - 1. With `--folds` families
@@ -54,8 +55,8 @@ class Compared:
     priced_ns: float
 
 
-def samples(path: Path) -> tuple[list[Sample], list[Sample]]:
-    """Those of other groups, and those of nets."""
+def samples(path: Path, without: tuple[str, ...]) -> tuple[list[Sample], list[Sample]]:
+    """Those of other groups, but for some, and those of nets."""
     others: list[Sample] = []
     of_nets: list[Sample] = []
     waiting: list[Sample] = []
@@ -64,7 +65,9 @@ def samples(path: Path) -> tuple[list[Sample], list[Sample]]:
         if "sample" in record:
             waiting.append(record["sample"])
         elif "chunk" in record:
-            (of_nets if record["chunk"].rpartition(" ")[0] in REPLAYED else others).extend(waiting)
+            group = record["chunk"].rpartition(" ")[0]
+            if group not in without:
+                (of_nets if group in REPLAYED else others).extend(waiting)
             waiting = []
     return others, of_nets
 
@@ -141,11 +144,13 @@ def fold_of(net: dict[str, Any], folds: int) -> int:
 def profile_of(kept: Iterable[Sample]) -> Profile:
     shipped = shipped_profile("h200")
     assert shipped is not None
-    return replace(shipped, tables=parse_tables(reduce_samples(GPU, kept), GPU))
+    return replace(shipped, tables={**shipped.tables, **parse_tables(reduce_samples(GPU, kept), GPU)})
 
 
-def compare_fold(folder: Path, partial_path: Path, folds: int, only: tuple[str, ...], fold: int) -> list[Compared]:
-    others, of_nets = samples(partial_path)
+def compare_fold(
+    folder: Path, partial_path: Path, folds: int, only: tuple[str, ...], without: tuple[str, ...], fold: int
+) -> list[Compared]:
+    others, of_nets = samples(partial_path, without)
     others = [sample for sample in others if sample["op"].startswith(only)]
     measured = {key_of(sample["op"], sample["args"], sample["kwargs"]): sample for sample in of_nets}
     chosen = [net for net in nets(folder) if not folds or fold_of(net, folds) == fold]
@@ -174,6 +179,7 @@ def by_rule(found: list[Compared], with_ops: bool) -> Iterator[str]:
     def off(one: Compared) -> float:
         return abs(one.priced_ns - one.measured_ns) / one.net_ns
 
+    yield f"ops are off by {sum(map(off, found)) / num_nets:.2%} of their net's time in all"
     for rule, ops in sorted(grouped(found, "rule").items(), key=lambda item: -sum(map(off, item[1]))):
         share = sum(map(off, ops))
         if share < SHARE_OF_RULE * num_nets:
@@ -206,10 +212,12 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--only", nargs="+", default=[""], help="names of ops begin so, without their namespace")
+    parser.add_argument("--without", nargs="+", default=[], help="groups whose samples are left out")
     args = parser.parse_args()
     only = tuple(f"aten.{name}" for name in args.only)
+    compare = partial(compare_fold, args.folder, args.partial, args.folds, only, tuple(args.without))
     with ProcessPoolExecutor(2) as pool:
-        parts = pool.map(partial(compare_fold, args.folder, args.partial, args.folds, only), range(max(args.folds, 1)))
+        parts = pool.map(compare, range(max(args.folds, 1)))
         found = [one for part in parts for one in part]
     print(*by_net(found), sep="\n")
     print(*by_rule(found, args.ops), sep="\n")

@@ -54,9 +54,23 @@ def test_products_with_vectors_go_by_how_the_matrix_lies(
     assert found.nbytes == nbytes * 1000
 
 
-def test_pieces_that_lie_otherwise_have_as_many_blocks_as_the_longest() -> None:
+def test_places_in_pieces_that_lie_otherwise_are_computed_and_a_long_piece_is_left_alone() -> None:
     pieces = ["float32[8,64,12]{768,1,64}", "float32[8,16,12]{192,1,16}"]
     found = work_of("aten.cat.default", [pieces, 1], "float32[8,80,12]")
-    assert (found.rule, found.nbytes) == ("cat strided", max(2 * 4 * 7680, 12 * 2 * 8 * 64 * 12))
+    # 7680 elements of three dimensions, of which 8 x 12 x 48 of the first have half of the GPU and no company
+    assert (found.rule, found.nbytes) == ("cat strided", round((7 + 3 * 3) * (7680 + 0.6 * 4608)))
     whole = 0.7 * log2(4 * 7680)
-    assert found.coordinates == (whole, 2.0, 1.5, 0.7 * 8.0, 4.0)  # two pieces, rows beyond 256 bytes, all turned
+    assert found.coordinates == (whole, 2.0, 3 + 0.9 * 4608 / 7680, 0.7 * 8.0, 4.0)  # long rows, all turned
+    alone = work_of("aten.cat.default", [["float32[0]", "float32[8,64,12]{768,1,64}"], 1], "float32[8,64,12]")
+    assert alone.nbytes == round((7 + 3 * 3) * 1.6 * 8 * 64 * 12)
+    even = work_of("aten.cat.default", [["float32[8,64,12]{768,1,64}"] * 3, 1], "float32[8,192,12]")
+    assert even.nbytes == (7 + 3 * 3) * 3 * 8 * 64 * 12
+
+
+def test_slices_are_copied_one_by_one_where_channels_come_last() -> None:
+    last, part = "float32[8,16,4,4]{256,1,64,16}", "float32[8,16,4,4]{512,1,128,32}"
+    out = "float32[8,32,4,4]{512,1,128,32}"
+    assert hidden_ops(op("aten.cat.default", [[last, last], 1], [out])) == ()
+    assert work_of("aten.cat.default", [[last, part], 1], out).rule.startswith("copy")
+    (other,) = hidden_ops(op("aten.cat.default", [[last, part], 1], [out]))
+    assert (other.name, other.outputs[0].stride) == ("aten.copy_.default", (512, 1, 128, 32))

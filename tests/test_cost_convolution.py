@@ -102,6 +102,25 @@ def test_what_does_not_lie_as_the_convolution_s_other_operands_is_copied_first()
     assert not hidden_ops(weight_pass)
 
 
+def test_only_what_a_pass_reads_is_copied() -> None:
+    # The image lies in pieces: its own gradient does not need it.
+    pieces = "bfloat16[2,8,8,8]{1024,64,8,1}"
+
+    def copied(mask: list[bool], image: str, gradient: str, weight: str) -> list[tuple[int, ...]]:
+        args: list[object] = [gradient, image, weight, None, *SETTINGS, mask]
+        made = op("aten.convolution_backward.default", args, [IMAGE])
+        copies = (other for other in hidden_ops(made) if other.name == "aten.clone.default")
+        return [tensor.stride for other in copies for tensor in other.input_refs()]
+
+    assert copied([True, False, False], pieces, OUT, WEIGHT) == []
+    assert copied([False, True, False], pieces, OUT, WEIGHT) == [(1024, 64, 8, 1)]
+    # Where channels come last in the weight alone, torch turns the gradient to lie as the image, and back.
+    last, turned = "bfloat16[2,16,8,8]{1024,1,128,16}", "bfloat16[16,8,3,3]{72,1,24,8}"
+    assert copied([True, False, False], IMAGE, OUT, turned) == [(1024, 64, 8, 1)]
+    assert copied([True, False, False], IMAGE, last, turned) == [(1024, 1, 128, 16), (1024, 64, 8, 1)]
+    assert copied([True, True, False], IMAGE, last, turned) == [(512, 64, 8, 1)]
+
+
 def test_a_transposed_convolution_is_the_gradient_of_a_plain_one_s_input() -> None:
     settings: list[object] = [[2, 2], [1, 1], [1, 1], True, [0, 0], 1]
     small, large, weight = "float32[2,16,8,8]", "float32[2,8,16,16]", "float32[16,8,4,4]"
@@ -196,105 +215,6 @@ def test_a_profile_without_such_kernels_prices_them_as_the_others() -> None:
     assert cost.rule == "convolution forward plain half nchw fused"
 
 
-def test_torch_s_own_kernels_of_windows_per_channel_skip_what_lies_outside_the_image() -> None:
-    # 2 x 16 x 64 results; of 31 x 31 pixels all 8 x 8 of the image lie under every window. 15 more pay for a result.
-    settings: list[object] = [[1, 1], [15, 15], [1, 1], False, [0, 0], 16]
-    layer = op("aten.convolution.default", [OUT, "bfloat16[16,1,31,31]", None, *settings], [OUT])
-    work = works(layer, 132)[0]
-    assert work.rule == "convolution forward depthwise half nchw own"
-    assert work.stretch * work.arithmetic_ns(H200) == pytest.approx(2048 * (15 + 64) / 2000)
-
-
-def _channelwise(
-    dtype: str, window: str, name: str = "forward", engine: int | None = None, shape: str = "8,32,8,8", stride: int = 1
-) -> Op:
-    images, channels, height, width = map(int, shape.split(","))
-    small = f"{images},{channels},{height // stride},{width // stride}"
-
-    def last(sizes: str) -> str:
-        _, _, rows, row = map(int, sizes.split(","))
-        return f"{dtype}[{sizes}]{{{channels * rows * row},1,{channels * row},{channels}}}"
-
-    padding = [int(side) // 2 for side in window.split(",")]
-    settings: list[object] = [[stride] * 2, padding, [1, 1], False, [0, 0], channels]
-    weight = f"{dtype}[{channels},1,{window}]"
-    if name == "forward":
-        made = op("aten.convolution.default", [last(shape), weight, None, *settings], [last(small)])
-    else:
-        args = [last(small), last(shape), weight, None, *settings, [name == "input", name == "weight", False]]
-        made = op("aten.convolution_backward.default", args, [last(shape) if name == "input" else weight])
-    return made if engine is None else replace(made, kwargs=(("engine", engine),))
-
-
-@pytest.mark.parametrize(
-    ("layer", "kind"),
-    [
-        (_channelwise("bfloat16", "3,3"), "half nhwc specialized"),
-        (_channelwise("bfloat16", "3,3", engine=0), "half nhwc specialized"),  # which cuDNN says without a GPU
-        (_channelwise("bfloat16", "3,3", engine=5), "half nhwc specialized"),  # and with one
-        (_channelwise("bfloat16", "3,3", engine=5, shape="7,32,8,8"), "half nhwc channelwise"),
-        (_channelwise("bfloat16", "3,3", engine=5, shape="8,30,8,8"), "half nhwc channelwise"),
-        (_channelwise("float32", "7,7", engine=0), "fp32 nhwc channelwise"),
-        (_channelwise("float32", "7,7", "input", engine=0), "fp32 nhwc specialized"),
-        (_channelwise("float16", "5,5", "input", engine=62), "half nhwc banded"),
-        (_channelwise("float16", "5,5", "weight", engine=61), "half nhwc banded"),
-        (_channelwise("bfloat16", "5,5", "weight", engine=10), "half nhwc channelwise"),
-        (_channelwise("float32", "5,5", "weight", engine=30), "fp32 nhwc widened"),
-        (_channelwise("bfloat16", "9,9", engine=0), "half nhwc naive"),
-        (_channelwise("bfloat16", "9,9", engine=22), "half nhwc widened"),
-        (_channelwise("bfloat16", "9,9", "input", engine=0), "half nhwc channelwise"),
-        (_channelwise("float32", "9,9", "input", engine=0), "fp32 nhwc naive"),
-        (_channelwise("float32", "9,9", "input", engine=0, shape="8,32,48,48"), "fp32 nhwc channelwise"),
-        (_channelwise("bfloat16", "1,7", engine=28), "half nhwc direct"),
-        (_channelwise("float32", "9,9", "weight"), "fp32 nhwc naive"),
-        (_channelwise("float32", "3,3", "weight"), "fp32 nhwc banded"),
-    ],
-)
-def test_windows_and_engines_tell_the_kernels_of_windows_per_channel(layer: Op, kind: str) -> None:
-    rule = rule_of(layer)
-    assert rule.removeprefix("convolution ").split(" ", 2)[1:] == ["depthwise", kind]
-
-
-def test_torch_leaves_some_windows_per_channel_in_float16_to_cudnn() -> None:
-    def rule(dtype: str, window: str, stride: int = 1, channels: int = 32, row: int = 28) -> str:
-        image, out = (f"{dtype}[2,{channels},{side},{side}]" for side in (row, -(-row // stride)))
-        settings: list[object] = [[stride] * 2, [int(window[0]) // 2] * 2, [1, 1], False, [0, 0], channels]
-        weight = f"{dtype}[{channels},1,{window}]"
-        return rule_of(op("aten.convolution.default", [image, weight, None, *settings], [out])).rpartition(" ")[2]
-
-    assert rule("bfloat16", "3,3") == rule("float16", "7,7") == rule("float16", "3,3", row=6) == "own"
-    assert rule("float16", "3,3", channels=31) == rule("float16", "3,3", 2) == rule("float16", "3,5") == "own"
-    assert rule("float16", "3,3", 2, 256, row=27) == "own"
-    assert (
-        rule("float16", "3,3") == rule("float16", "5,5", 2, 256) == rule("float16", "3,3", 2, 512, 7) == "channelwise"
-    )
-
-
-def test_kernels_of_windows_per_channel_take_so_long_for_a_result_and_for_each_pixel_of_its_window() -> None:
-    # 8 x 64 pixels of 32 channels. Compiled kernels of halves: 4.5 us, and 0.145 ps for each of 9; images are moved in
-    # 0.35 of the time that it takes to read and write them.
-    work = works(_channelwise("bfloat16", "3,3", engine=5), 132)[0]
-    assert computing_ns(work) == pytest.approx(4500 + 16_384 * 9 * 1.45e-4)
-    weights = round(0.35 * 2 * 32 * 9)
-    assert work.nbytes == pytest.approx(2 * round(0.35 * 2 * 16_384) + weights, abs=2)
-    # A thread for each result: 15 ps, and 3.3 for each of the window's pixels that lies inside, times 0.3 and 1 more
-    # for channels that fill a line of 128 bytes. Along 8 pixels, 5 to 8 of 9 do: 52 of 72.
-    naive = works(_channelwise("float32", "9,9", engine=0), 132)[0]
-    inside = (2 * (5 + 6 + 7 + 8) / 8) ** 2
-    assert computing_ns(naive) == pytest.approx(8570 + 16_384 * (0.015 + 0.0033 * inside * 1.3))
-    # A weight's gradient in bands: 13.4 us, and 0.43 ps for each of the smaller image's pixels and its stride; images
-    # are read for each 3 x 3 pixels of the window.
-    band = works(_channelwise("float32", "5,5", "weight", engine=61, stride=2), 132)[0]
-    assert computing_ns(band) == pytest.approx(13_400 + 8 * 16 * 32 * 4.3e-4 * 4)
-    assert band.nbytes == 4 * 4 * (8 * 64 * 32 + 8 * 16 * 32 + 32 * 25)
-    # A weight's gradient by compiled kernels: no less than 3.2 ns for each pixel of an image.
-    alone = works(_channelwise("bfloat16", "3,3", "weight", engine=16, shape="2,8,64,64"), 132)[0]
-    assert computing_ns(alone) == pytest.approx(5100 + 3.2 * 64 * 64)
-    # One launch for each channel.
-    direct = works(_channelwise("bfloat16", "1,7", engine=28), 132)[0]
-    assert computing_ns(direct) == pytest.approx(32 * (1000 + 0.0085 * 8 * 64 * 7))
-
-
 def test_groups_of_channels_that_come_last_are_copied_to_the_width_of_tiles() -> None:
     # 48 channels in a group are widened to 64: images are moved 10 times for what is read, and 12 for what is written.
     def work(width: int, groups: int) -> Work:
@@ -367,39 +287,11 @@ def test_channels_that_come_last_are_padded_to_vectors() -> None:
     padded = works(as_measured(layer, XMMA, 5), 132)[0]
     assert padded.is_serial
     assert padded.nbytes == round(9.3 * 2 * 1536) + round(9.3 * 2 * 1728) + 2 * 2048
-
-
-def _product(side: int, is_gradient: bool) -> Work:
+    # So they are for windows of one pixel, where cuBLASLt does not compute them.
     settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
-    image, weight = f"bfloat16[4,64,{side},{side}]", "bfloat16[64,64,1,1]"
-    layer = op("aten.convolution.default", [image, weight, None, *settings], [image])
-    if is_gradient:
-        args = [image, image, weight, None, *settings, [False, True, False]]
-        layer = op("aten.convolution_backward.default", args, [weight])
-    return works(as_measured(layer, "nvjet_sm90_tst_128x64", 1), 132)[0]
-
-
-def test_products_are_one_of_each_image_and_those_of_unaligned_rows_have_old_kernels() -> None:
-    # A wave of tiles of 16 x 64: two for each of 4 images of 25 pixels, one for each of 16. A row of pixels takes as
-    # long as 4 columns, a column as 83 rows; a channel's 25 pixels of 2 bytes are aligned to 2, and take longer.
-    per_ns = 2 / (989_500 / 132)
-    new_ns = 1010 + 560 + 16 * 64 * (4 / 64 + 83 / 16) * 64 * per_ns
-    assert computing_ns(_product(4, is_gradient=False)) == pytest.approx(new_ns)
-    old_ns = 2170 + 16 * 64 * (2.36 + 246 / 64 + 492 / 16) * 64 * per_ns
-    assert computing_ns(_product(5, is_gradient=False)) == pytest.approx(old_ns)
-    # The weight's gradient: four such tiles for each image, a step of 64 for its 16 pixels, and 60 ns to add each up.
-    gradient_ns = 2600 + 4 * 60 + 1250 + 16 * 64 * (0.58 + 52 / 64 + 52 / 16) * 64 * per_ns
-    assert computing_ns(_product(4, is_gradient=True)) == pytest.approx(gradient_ns)
-
-
-def test_images_of_one_pixel_are_one_product_in_either_layout() -> None:
-    settings: list[object] = [[1, 1], [0, 0], [1, 1], False, [0, 0], 1]
-    image, weight = "bfloat16[32,64,1,1]", "bfloat16[64,64,1,1]"
-    work = works(
-        as_measured(op("aten.convolution.default", [image, weight, None, *settings], [image]), "nvjet", 1), 132
-    )[0]
-    assert work.rule == "convolution forward plain half nhwc product"
-    assert computing_ns(work) == pytest.approx(1010 + 560 + 2 * (4 * 32 + 83 * 64) * 64 / (989_500 / 132), rel=0.01)
+    single = op("aten.convolution.default", [image, "bfloat16[16,12,1,1]{12,1,12,12}", None, *settings], [out])
+    copied = works(as_measured(single, XMMA, 5), 132)[0]
+    assert copied.nbytes == round(9.3 * 2 * 1536) + round(9.3 * 2 * 192) + 2 * 2048
 
 
 def test_gradients_of_images_by_products_in_groups_are_launched_group_by_group() -> None:
@@ -430,6 +322,32 @@ def test_weights_gradients_by_winograd_multiply_a_quarter_as_often() -> None:
     assert rule_of(gradient(16, 50)).endswith("singly")
 
 
+def test_weights_gradients_by_winograd_begin_with_every_group_and_windows_of_5_x_5_are_of_few_pixels() -> None:
+    def gradient(side: int) -> Op:
+        image, weight = f"float32[1,128,{side},{side}]", "float32[128,32,5,5]"
+        settings: list[object] = [[1, 1], [2, 2], [1, 1], False, [0, 0], 4]
+        args: list[object] = [image, image, weight, None, *settings, [False, True, False]]
+        return replace(op("aten.convolution_backward.default", args, [weight]), kwargs=(("engine", 50),))
+
+    work = works(gradient(32), 132)[0]
+    assert work.rule == "convolution weight grouped fp32 nchw winograd"
+    assert computing_ns(work) == pytest.approx(4 * 30_000 + 2 * 1024 * 128 * 32 * 25 / 4 / 66_900)
+    assert rule_of(gradient(65)).endswith("singly")
+
+
+def test_some_engines_copy_the_images_of_each_group_if_there_are_several() -> None:
+    def layer(images: int, engine: int) -> Work:
+        image = f"float32[{images},64,16,16]"
+        settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 4]
+        made = op("aten.convolution.default", [image, "float32[64,16,3,3]", None, *settings], [image])
+        return works(replace(made, kwargs=(("engine", engine),)), 132)[0]
+
+    image_bytes, weight_bytes = 4 * 64 * 256, 4 * 64 * 16 * 9
+    assert layer(1, 70).nbytes == 2 * image_bytes + weight_bytes
+    assert layer(2, 28).nbytes == 2 * 2 * image_bytes + weight_bytes
+    assert layer(2, 70).nbytes == 75 * 2 * 2 * image_bytes + weight_bytes
+
+
 def test_first_layers_in_float16_have_kernels_of_four_channels() -> None:
     # 128 results of 16 channels, of 4 channels and 9 pixels each; layouts take 7.2 us.
     settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 1]
@@ -448,11 +366,15 @@ def computing_ns(work: Work) -> float:
 
 def test_a_kernel_with_a_thread_for_each_result_counts_every_pixel_of_the_window() -> None:
     # 128 x 16 results of 8 x 9 taps, also those outside the image, and as much as 20 for each: 1310 a ns. The image's
-    # gradient looks at 128 x 8 x 16 x 9 of them, 786 a ns.
+    # gradient looks at 128 x 8 x 16 x 9 of them, 786 a ns, but a thread at no more than one in 200 ns.
     result = works(as_measured(forward(), "conv2d_grouped_direct_kernel", 1), 132)[0]
     assert computing_ns(result) == pytest.approx(128 * 16 * (20 + 72) / 1310)
     image = works(as_measured(backward([True, False, False]), "dgrad2d_grouped_direct_kernel", 1), 132)[0]
-    assert computing_ns(image) == pytest.approx(128 * 8 * 144 / 786)
+    assert computing_ns(image) == pytest.approx(200 * 144)
+    args = ["bfloat16[200,16,32,32]", "bfloat16[200,8,32,32]", WEIGHT, None, *SETTINGS, [True, False, False]]
+    many = op("aten.convolution_backward.default", args, ["bfloat16[200,8,32,32]"])
+    image = works(as_measured(many, "dgrad2d_grouped_direct_kernel", 1), 132)[0]
+    assert computing_ns(image) == pytest.approx(200 * 1024 * 8 * 144 / 786)
     # 16 x 8 x 9 weights: for each 0.45 ns, and 0.00185 for each of 128 pixels; no less than 7 ns for each pixel
     weight = works(as_measured(backward([False, True, False]), "wgrad2d_grouped_direct_kernel", 1), 132)[0]
     assert computing_ns(weight) == pytest.approx(max(1152 * (0.45 + 0.00185 * 128), 7 * 128))

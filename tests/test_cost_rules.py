@@ -111,7 +111,18 @@ def test_a_mask_that_is_filled_in_elsewhere_has_a_rule_of_its_own() -> None:
         op(f"aten.{name}.Scalar", ["float32[8,8]", "bool[8,8]", 0.0], ["float32[8,8]"])
         for name in ("masked_fill", "masked_fill_")
     )
-    assert (rule_of(copied), rule_of(in_place)) == ("masked_fill contiguous", "pointwise contiguous")
+    assert (rule_of(copied), rule_of(in_place)) == ("masked_fill contiguous", "pointwise in place contiguous")
+
+
+def test_results_that_take_their_operands_place_have_rules_of_their_own() -> None:
+    def rule(name: str, other: str) -> str:
+        return rule_of(op(f"aten.{name}.Tensor", ["float32[8,16]", other], ["float32[8,16]"]))
+
+    same, row, turned = "float32[8,16]", "float32[16]", "float32[8,16]{1,8}"
+    assert [rule("add", other) for other in (same, row)] == ["pointwise contiguous", "pointwise broadcast"]
+    assert [rule("add_", other) for other in (same, row, turned)] == [
+        "pointwise in place contiguous", "pointwise in place broadcast", "pointwise transposed",
+    ]  # fmt: skip
 
 
 def test_fewer_channels_than_the_gpu_has_processors_take_as_long_as_those_by_cudnn() -> None:
@@ -124,74 +135,6 @@ def test_fewer_channels_than_the_gpu_has_processors_take_as_long_as_those_by_cud
         return op("aten.cudnn_batch_norm.default", [x, f"4*float32[{channels}]", True, 0.1, 1e-5], [x])
 
     assert [ns_of(norm(channels), gpu, profile) for channels in (16, 64, 128)] == [17_384, 17_384, 33_768]
-
-
-def norm_bytes(name: str, shape: str, is_training: bool, num_sms: int) -> int:
-    args: list[object] = [shape, "4*float32[8]", is_training, 0.1, 1e-5]
-    if name.endswith("backward"):
-        args = [shape, shape, "5*float32[8]", is_training, 1e-5, [True, True, True]]
-    return works(op(f"aten.{name}.default", args, [shape]), num_sms)[0].nbytes
-
-
-def test_torch_s_batch_norm_goes_through_a_channel_s_images_and_then_writes_one_after_the_other() -> None:
-    # 8 channels of 100 images of 10 x 10 in bfloat16: 128 threads go along an image, so 4 images at a time, 25 steps;
-    # in each the 512 threads of 4 blocks on 2 processors wait for 8 bytes, from the cache in half the time; to begin,
-    # to add up and to end takes 7 more.
-    walked, moved = 8 * 4 * 2 * 512 * 32 // 2, 2 * 2 * 80_000
-    shape = "bfloat16[100,8,10,10]"
-    assert norm_bytes("native_batch_norm", shape, True, 2) == 14_000_000 + walked + 3200 * 8 * 100
-    assert norm_bytes("native_batch_norm", shape, False, 2) == 14_000_000 + 3200 * 8 * 100
-    assert norm_bytes("native_batch_norm_backward", shape, True, 2) == max(2 * walked, 3 * moved // 2)
-    # 16 channels are two rounds of 8 blocks; small images share a block of threads.
-    assert norm_bytes("native_batch_norm", "bfloat16[100,16,10,10]", True, 2) == 14_000_000 + 2 * walked + 3200 * 1600
-    assert norm_bytes("native_batch_norm", "bfloat16[100,8,5,5]", False, 2) == 14_000_000 + 3200 * 8 * 50
-
-
-def test_torch_s_batch_norm_of_one_large_image_takes_as_long_to_write_as_to_read() -> None:
-    # A block for a channel goes through its million places in 2048 steps, first for the statistics, then to write; for
-    # 32 MiB the cache answers.
-    step = 8 * 4 * 2 * 512 // 2
-    assert norm_bytes("native_batch_norm", "bfloat16[1,8,1024,1024]", True, 2) == 14_000_000 + (2055 + 2048) * step
-    assert norm_bytes("native_batch_norm", "bfloat16[1,8,1024,1024]", False, 2) == 14_000_000 + 2048 * step
-
-
-def test_few_channels_of_torch_s_batch_norm_have_a_processor_each() -> None:
-    def coordinates(channels: int) -> tuple[float, ...]:
-        x = f"bfloat16[4,{channels},8,8]"
-        args: list[object] = [x, f"4*float32[{channels}]", True, 0.1, 1e-5]
-        return works(op("aten.native_batch_norm.default", args, [x]), 128)[0].coordinates
-
-    # three doublings to the 128 processors are three quarters of one
-    places = [coordinates(channels) for channels in (16, 128, 256)]
-    assert places == [(6.25, 2.0, 6.0), (7.0, 2.0, 6.0), (8.0, 2.0, 6.0)]
-
-
-def test_batch_norm_of_channels_that_come_last_splits_rows_among_blocks_where_there_are_enough() -> None:
-    # 32 channels: blocks of 32 by 16 threads; 1792 rows would be 7 parts, which are none, and 112 steps; 1793 are 8.
-    few, more = "bfloat16[1,32,1792,1]{57344,1,32,32}", "bfloat16[1,32,1793,1]{57376,1,32,32}"
-
-    def nbytes(shape: str) -> int:
-        args: list[object] = [shape, "4*float32[32]", True, 0.1, 1e-5]
-        return works(op("aten.native_batch_norm.default", args, [shape]), 132)[0].nbytes
-
-    assert nbytes(few) == 26_000_000 + 1_960_000 * 112 + 2 * 4 * 32 * 1792
-    assert nbytes(more) == 26_000_000 + 1_960_000 * 15 + 2 * 4 * 32 * 1793
-
-
-def test_cudnn_s_batch_norm_has_slower_kernels_for_odd_images_and_pads_channels_that_come_last() -> None:
-    def work(shape: str) -> Work:
-        channels = int(shape.split(",")[1])
-        args: list[object] = [shape, f"4*float32[{channels}]", True, 0.1, 1e-5]
-        return works(op("aten.cudnn_batch_norm.default", args, [shape]), 132)[0]
-
-    assert work("float16[8,64,7,7]").rule == "cudnn_batch_norm nchw 2 odd"
-    assert work("float16[8,64,14,7]").rule == "cudnn_batch_norm nchw 2"
-    assert work("float32[8,64,7,7]").rule == "cudnn_batch_norm nchw 4"
-    # 24 channels are read by blocks of 64; 25 one by one by blocks of 16, in the time of 45 bytes each
-    last = work("float16[8,24,8,8]{1536,1,192,24}")
-    assert (last.rule, last.nbytes) == ("cudnn_batch_norm nhwc 2", 26_000_000 + 2 * 2 * 8 * 64 * 64)
-    odd = work("float16[8,25,8,8]{1600,1,200,25}")
-    assert (odd.rule, odd.nbytes) == ("cudnn_batch_norm nhwc 2 odd", 26_000_000 + 45 * 8 * 64 * 32)
 
 
 def test_rows_added_up_by_index_are_sorted_and_wait_for_others_of_their_place() -> None:
@@ -345,8 +288,8 @@ def test_every_other_element_fetches_what_lies_between_and_is_not_turned() -> No
 
 
 def test_attention_counts_whole_tiles_and_whole_waves() -> None:
-    def found(pairs: int, length: int, way: str = "", is_causal: bool = False) -> Work:
-        query = f"float32[{pairs},1,{length},64]"
+    def found(pairs: int, length: int, way: str = "", is_causal: bool = False, dim: int = 64) -> Work:
+        query = f"float32[{pairs},1,{length},{dim}]"
         name = f"aten._scaled_dot_product_efficient_attention{way}.default"
         options = [None, query, query, None, None, 0.0, None, is_causal] if way else [None, False, 0.0, is_causal]
         return works(op(name, [*[query] * (4 if way else 3), *options], [query]), H200.num_sms)[0]
@@ -357,6 +300,31 @@ def test_attention_counts_whole_tiles_and_whole_waves() -> None:
     assert [found(pairs, 64, "_backward").stretch for pairs in (33, 132, 133, 300)] == [8.0, 2.0, 264 / 133, 528 / 300]
     assert [found(pairs, 64, "_backward", True).stretch for pairs in (33, 264, 300)] == [8.0, 1.0, 1.0]
     assert found(33, 512, "_backward").coordinates == found(20, 512, "_backward").coordinates
+    # Of wider heads a processor has one block at a time.
+    wide = [found(pairs, 64, "_backward", dim=128).stretch for pairs in (33, 132, 133, 300)]
+    assert wide == [4.0, 1.0, 264 / 133, 396 / 300]
+
+
+def test_both_types_of_halves_run_the_same_odd_kernels_but_for_rows_at_odd_elements() -> None:
+    def coordinates(dtype: str, columns: int) -> tuple[float, ...]:
+        operands: list[object] = [f"{dtype}[8,16,64]", f"{dtype}[8,64,{columns}]"]
+        return works(op("aten.bmm.default", operands, [f"{dtype}[8,16,{columns}]"]), 132)[0].coordinates
+
+    assert coordinates("float16", 34) == coordinates("bfloat16", 34)
+    assert coordinates("float16", 35) != coordinates("bfloat16", 35)
+
+
+def test_slow_products_are_not_taken_to_sag() -> None:
+    def measured(columns: int, time_ns: int) -> dict[str, object]:
+        operands = ["bfloat16[4096,4096]", f"bfloat16[4096,{columns}]"]
+        return sample("aten.mm.default", operands, time_ns, time_ns, [f"bfloat16[4096,{columns}]"])
+
+    def ratios(*columns: int) -> list[float]:
+        runs = [measured(one, 100_000 * (4 if one == columns[1] else 1)) for one in columns]
+        return [point[-1] for table in reduce_samples(H200, runs).tables.values() for point in table]
+
+    assert max(ratios(2047, 2051, 2055)) > 3 * min(ratios(2047, 2051, 2055))
+    assert max(ratios(2048, 2056, 2064)) < 1.1 * min(ratios(2048, 2056, 2064))
 
 
 def test_windows_are_put_together_row_by_row() -> None:

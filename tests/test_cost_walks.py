@@ -222,6 +222,16 @@ def test_a_group_norm_s_rows_are_groups_and_few_of_them_wait_for_memory(
     assert in_a_step_ns(norm, cold_ns, warm_ns, H200) == (850 if recalled is None else 1000 * recalled)
 
 
+@pytest.mark.parametrize(("mebibytes", "recalled", "warm"), [(12, 0.5, 0.5), (20, 0.5, 50 / 81), (48, 1.0, 1.0)])
+def test_a_group_norm_that_was_not_run_cold_has_known_as_much_as_a_warm_one_does(
+    mebibytes: int, recalled: float, warm: float
+) -> None:
+    x = f"float32[1,{mebibytes},512,512]"
+    args = [x, f"2*float32[{mebibytes}]", 1, mebibytes, 512 * 512, 1, 1e-5]
+    norm = works(op("aten.native_group_norm.default", args, [x, "2*float32[1,1]"]), 132)[0]
+    assert in_a_step_ns(norm, 1000, 1000, H200) == pytest.approx(1000 * recalled / warm)
+
+
 @pytest.mark.parametrize(
     ("images", "weights", "steps"), [(64, True, 64), (128, True, 128), (160, True, 5), (64, False, 0)]
 )

@@ -1,4 +1,4 @@
-"""Workloads whose time is arithmetic: matrix products, attention, convolutions.
+"""Workloads whose time is arithmetic: matrix products and attention.
 
 Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside. Shapes are those of models: tokens
 by hidden sizes, heads by head sizes, feature maps; and a coarse grid over everything else.
@@ -7,12 +7,11 @@ by hidden sizes, heads by head sizes, feature maps; and a coarse grid over every
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -177,52 +176,6 @@ def attentions() -> list[Workload]:
         if seq <= 4096:
             cases += [(efficient, FP32, batch, 16, 16, seq, dim, causal, 0.0, False) for dim in (64, 128)]
     return [partial(attention, *case) for case in cases]
-
-
-def convolution(make: Callable[..., nn.Module], shape: tuple[int, ...], dtype: torch.dtype, nhwc: bool) -> None:
-    layer = make(device="cuda", dtype=dtype)
-    x = randn(*shape, dtype=dtype)
-    if nhwc:
-        layer = layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        x = x.contiguous(memory_format=torch.channels_last)
-    x.requires_grad_()
-    out = layer(x)
-    out.backward(torch.randn_like(out))
-
-
-def convolutions() -> list[Workload]:
-    """Residual nets', diffusion models' and speech models' layers, each in two of four ways, by type and layout."""
-    conv = partial
-    layers: list[tuple[Any, tuple[int, ...]]] = [
-        (conv(nn.Conv2d, 3, 64, 7, stride=2, padding=3, bias=False), (64, 3, 224, 224)),
-        (conv(nn.Conv2d, 3, 96, 4, stride=4), (32, 3, 224, 224)),
-        (conv(nn.Conv2d, 3, 768, 16, stride=16), (32, 3, 224, 224)),
-        (conv(nn.Conv2d, 4, 128, 3, padding=1), (8, 4, 64, 64)),
-    ]
-    for batch in (32, 64, 192):
-        for channels, size in ((64, 56), (128, 28), (256, 14), (512, 7)):
-            square = conv(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
-            layers.append((square, (batch, channels, size, size)))
-            wide = 4 * channels
-            layers.append((conv(nn.Conv2d, channels, wide, 1, bias=False), (batch, channels, size, size)))
-            layers.append((conv(nn.Conv2d, wide, channels, 1, bias=False), (batch, wide, size, size)))
-    for channels, size in ((64, 56), (128, 28), (256, 14)):
-        doubled = (32, 4 * channels, size, size)
-        layers.append((conv(nn.Conv2d, 4 * channels, 8 * channels, 1, stride=2, bias=False), doubled))
-        down = (32, 2 * channels, size, size)
-        layers.append((conv(nn.Conv2d, 2 * channels, 2 * channels, 3, stride=2, padding=1, bias=False), down))
-    for channels, size in ((64, 128), (128, 64), (256, 32), (320, 64), (512, 32), (640, 32), (1280, 16)):
-        layers.append((conv(nn.Conv2d, channels, channels, 3, padding=1), (8, channels, size, size)))
-        layers.append((conv(nn.Conv2d, 2 * channels, channels, 3, padding=1), (4, 2 * channels, size, size)))
-        layers.append((conv(nn.Conv2d, channels, channels, 1), (8, channels, size, size)))
-    for channels, length in ((80, 3000), (384, 3000), (512, 1500)):
-        layers.append((conv(nn.Conv1d, channels, 512, 3, padding=1), (8, channels, length)))
-        layers.append((conv(nn.Conv1d, channels, 512, 3, padding=1, stride=2), (8, channels, length)))
-    layers.append((conv(nn.Conv1d, 1, 512, 10, stride=5), (8, 1, 80000)))
-    layers += [(conv(nn.Conv1d, 512, 512, 3, stride=2), (8, 512, length)) for length in (999, 3999, 15999)]
-    ways = itertools.cycle(((BF16, False), (FP32, True), (FP32, False), (BF16, True)))
-    cases = [(layer, *next(ways)) for layer in (*layers, *layers[::-1])]
-    return [partial(convolution, *layer, dtype, nhwc and len(layer[1]) == 4) for layer, dtype, nhwc in cases]
 
 
 def _macs(shape: tuple[int, int, int]) -> float:

@@ -323,8 +323,8 @@ def draws(kinds: Kinds, seed: int) -> list[Workload]:
 def drawn(seed: int = SEED) -> list[Workload]:
     """As many of each kind as it needs."""
     kinds: Kinds = (
-        (reductions, 400), (tall, 70), (combinations, 260), (copies, 220), (joins, 120), (softmaxes, 120),
-        (row_norms, 130), (runs, 80), (losses, 40), (updates, 24), (alignments, 8), (bilinears, 10), (distances, 24),
-        (vectors, 40),
+        (reductions, 200), (tall, 35), (combinations, 130), (copies, 110), (joins, 60), (softmaxes, 60),
+        (row_norms, 65), (runs, 40), (losses, 20), (updates, 24), (alignments, 8), (bilinears, 10), (distances, 24),
+        (vectors, 20),
     )  # fmt: skip
     return draws(kinds, seed)

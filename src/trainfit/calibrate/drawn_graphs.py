@@ -149,5 +149,5 @@ def arrivals(draw: Draw) -> Workload:
 
 
 def drawn_graphs(seed: int = SEED) -> list[Workload]:
-    kinds: Kinds = ((graphs, 160), (positions, 44), (choices, 44), (joins, 230), (arrivals, 70))
+    kinds: Kinds = ((graphs, 80), (positions, 22), (choices, 22), (joins, 115), (arrivals, 35))
     return draws(kinds, seed)

@@ -134,6 +134,6 @@ def solids(draw: Draw) -> Workload:
 
 def drawn_images(seed: int = SEED) -> list[Workload]:
     kinds: Kinds = (
-        (image_norms, 150), (last_norms, 90), (mixtures, 50), (resamplings, 30), (solids, 16),
+        (image_norms, 75), (last_norms, 45), (mixtures, 25), (resamplings, 30), (solids, 16),
     )  # fmt: skip
     return draws(kinds, seed)

@@ -218,7 +218,7 @@ def lookups(draw: Draw) -> Workload:
 
 def drawn_indices(seed: int = SEED) -> list[Workload]:
     kinds: Kinds = (
-        (picks, 60), (takes, 90), (pairs, 60), (ranges, 60), (writes, 40), (bags, 30), (masks, 24), (places, 20),
-        (lookups, 80),
+        (picks, 30), (takes, 45), (pairs, 30), (ranges, 30), (writes, 20), (bags, 30), (masks, 24), (places, 20),
+        (lookups, 40),
     )  # fmt: skip
     return draws(kinds, seed)

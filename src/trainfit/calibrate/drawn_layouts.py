@@ -218,7 +218,7 @@ def sounds(draw: Draw) -> Workload:
 
 def drawn_layouts(seed: int = SEED) -> list[Workload]:
     kinds: Kinds = (
-        (activations, 280), (mixtures, 150), (repetitions, 100), (arrangements, 170), (rotations, 24), (oddities, 26),
+        (activations, 140), (mixtures, 75), (repetitions, 50), (arrangements, 85), (rotations, 24), (oddities, 26),
         (sounds, 12),
     )  # fmt: skip
     return draws(kinds, seed)

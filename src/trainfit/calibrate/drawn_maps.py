@@ -245,7 +245,7 @@ def gates(draw: Draw) -> Workload:
 
 def drawn_maps(seed: int = SEED) -> list[Workload]:
     kinds: Kinds = (
-        (pools, 220), (solid_pools, 70), (solid_sizes, 80), (lines, 40), (sizes, 180), (joins, 110), (losses, 44),
-        (patches, 90), (shifts, 50), (gates, 70), (rasters, 100),
+        (pools, 110), (solid_pools, 35), (solid_sizes, 40), (lines, 20), (sizes, 90), (joins, 55), (losses, 22),
+        (patches, 45), (shifts, 25), (gates, 35), (rasters, 50),
     )  # fmt: skip
     return draws(kinds, seed)

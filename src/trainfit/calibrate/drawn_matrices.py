@@ -160,5 +160,5 @@ def biases(draw: Draw) -> Workload:
 
 
 def drawn_matrices(seed: int = SEED) -> list[Workload]:
-    kinds: Kinds = ((vectors, 210), (windows, 160), (small, 320), (large, 120), (thin_layers, 170), (biases, 120))
+    kinds: Kinds = ((vectors, 105), (windows, 80), (small, 160), (large, 60), (thin_layers, 85), (biases, 60))
     return draws(kinds, seed)

@@ -107,7 +107,7 @@ def _of_whole_images(random: Random) -> Workload:
 
 
 _Kinds = tuple[tuple[Callable[[Random], Workload], float], ...]
-_FURTHER: _Kinds = ((_batched, 0.55), (_of_whole_images, 0.45))
+_OF_WHOLE_IMAGES: _Kinds = ((_batched, 0.55), (_of_whole_images, 0.45))
 _KINDS: _Kinds = ((_batched, 0.6), (_grouped, 0.2), (_of_pixels, 0.2))
 
 
@@ -115,9 +115,9 @@ def norms(count: int, seed: int) -> list[Workload]:
     return _drawn(_KINDS, count, seed)
 
 
-def further_norms(count: int, seed: int) -> list[Workload]:
+def of_whole_images(count: int, seed: int) -> list[Workload]:
     """Over batches, and over whole images."""
-    return _drawn(_FURTHER, count, seed)
+    return _drawn(_OF_WHOLE_IMAGES, count, seed)
 
 
 def _drawn(kinds: _Kinds, count: int, seed: int) -> list[Workload]:

@@ -198,5 +198,5 @@ def margins(draw: Draw) -> Workload:
 
 
 def drawn_points(seed: int = SEED) -> list[Workload]:
-    kinds: Kinds = ((points, 320), (solid_points, 60), (resizings, 220), (poolings, 220), (margins, 100))
+    kinds: Kinds = ((points, 160), (solid_points, 30), (resizings, 110), (poolings, 110), (margins, 50))
     return draws(kinds, seed)

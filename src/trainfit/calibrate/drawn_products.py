@@ -142,5 +142,5 @@ def small_batches(draw: Draw) -> Workload:
 
 
 def drawn_products(seed: int = SEED) -> list[Workload]:
-    kinds = ((layers, 800), (odd_layers, 400), (batches, 640), (narrow_layers, 240), (small_batches, 200))
+    kinds = ((layers, 400), (odd_layers, 200), (batches, 320), (narrow_layers, 120), (small_batches, 100))
     return draws(kinds, seed)

@@ -290,8 +290,8 @@ def masks(draw: Draw) -> Workload:
 
 def drawn_tokens(seed: int = SEED) -> list[Workload]:
     kinds: Kinds = (
-        (layers, 700), (specks, 90), (scores, 220), (crumbs, 200), (weights, 180), (norms, 180), (sums, 110),
-        (lengths, 70), (arrangements, 90), (positions, 40), (comparisons, 40), (tables, 60), (updates, 24), (masks, 50),
-        (crowds, 50),
+        (layers, 350), (specks, 45), (scores, 110), (crumbs, 100), (weights, 90), (norms, 90), (sums, 55),
+        (lengths, 35), (arrangements, 45), (positions, 20), (comparisons, 20), (tables, 30), (updates, 24), (masks, 25),
+        (crowds, 25),
     )  # fmt: skip
     return draws(kinds, seed)

@@ -1,5 +1,5 @@
-"""Workloads between those of the other groups: rows that are no power of two, one-pixel windows in groups, wide windows
-with a stride, sums to few results, large norms, picks from many rows, sums over few elements.
+"""Workloads between those of the other groups: rows that are no power of two, sums to few results, large
+norms, picks from many rows, sums over few elements.
 
 Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside.
 """
@@ -14,7 +14,6 @@ from torch.nn import functional as F
 
 from trainfit.calibrate import broadcasts, extremes, images, lookups, memory
 from trainfit.calibrate.compute import batched_product, linear, rounded
-from trainfit.calibrate.filters import Filter, convolve
 from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
 
 
@@ -47,46 +46,6 @@ def experts(tokens: int, count: int, width: int, depth: int) -> None:
     loads = torch.randn(count, generator=torch.Generator().manual_seed(count)).mul(_UNEVEN).softmax(0)
     offsets = (loads.cumsum(0) * tokens).round().to(torch.int32).cuda()
     F.grouped_mm(a, b, offs=offsets).backward(randn(tokens, width))
-
-
-def filters() -> list[Workload]:
-    places = ((8, 499), (4, 999), (16, 499), (2, 499), (8, 249), (32, 249))
-    wide = [Filter(1, width, width, 128, size, batch, 16, 2) for width in (512, 768) for batch, size in places]
-    narrow = [Filter(1, 768, 768, window, size, batch, 16) for window in (19, 31) for batch, size in places[::2]]
-    ends = ((768, 768, 4), (768, 3072, 4), (3072, 768, 4), (512, 512, 2), (256, 1024, 8), (1024, 1024, 16))
-    single = [
-        Filter(1, inputs, outputs, 1, size, batch, groups)
-        for (inputs, outputs, groups), (batch, size) in itertools.product(ends, ((8, 512), (16, 128), (4, 1000)))
-    ]
-    lines = [
-        Filter(1, inputs, outputs, 1, size, batch)
-        for (inputs, outputs), (batch, size) in itertools.product(
-            ((64, 128), (128, 1024), (512, 512), (512, 1024), (1024, 512)), ((32, 2048), (40, 250), (16, 512))
-        )
-    ]
-    planes = (
-        Filter(2, 256, 256, 1, 28, 32, 4), Filter(2, 512, 512, 1, 14, 32, 8), Filter(2, 64, 64, 8, 56, 64, 1, 8),
-        Filter(2, 128, 128, 4, 28, 64, 1, 4), Filter(2, 320, 320, 2, 14, 64, 1, 2), Filter(2, 64, 256, 5, 32, 16),
-        Filter(2, 128, 512, 3, 32, 16), Filter(2, 256, 512, 5, 16, 16), Filter(2, 32, 32, 3, 256, 8),
-        Filter(2, 64, 64, 3, 128, 16),
-        Filter(2, 16, 16, 3, 256, 8), Filter(2, 128, 64, 3, 128, 8), Filter(2, 32, 64, 4, 20, 1024, 1, 2),
-        Filter(2, 64, 64, 3, 9, 1024),
-        Filter(2, 64, 128, 4, 20, 4096, 1, 2), Filter(2, 128, 128, 3, 9, 4096), Filter(2, 192, 192, 3, 40, 16, 2),
-    )  # fmt: skip
-    volumes = (
-        Filter(3, 3, 64, 3, 56, 2),
-        Filter(3, 3, 32, 3, 32, 4),
-        Filter(3, 32, 32, 3, 64, 2),
-        Filter(3, 64, 64, 3, 24, 4),
-    )
-    signals = [*wide, *narrow, *single, *lines, *volumes]
-    return [
-        *(partial(convolve, layer, dtype, False) for layer in signals for dtype in (FP32, BF16)),
-        *(partial(convolve, layer, FP16, False) for layer in (*wide[::2], *single[::3], *lines[::4])),
-        *(partial(convolve, *case) for case in itertools.product(planes, (FP32, BF16), (False, True))),
-        *(partial(extremes.stem, (4096, 4, 64, 84, 8, 4), 2, dtype, False, False) for dtype in (FP32, BF16)),
-        *(partial(extremes.stem, (4096, 1, 32, 28, 3, 1), 2, dtype, False, False) for dtype in (FP32, BF16)),
-    ]
 
 
 def norms() -> list[Workload]:
@@ -202,4 +161,4 @@ def rest() -> list[Workload]:
 
 
 def further() -> list[Workload]:
-    return [*rest(), *norms(), *products(), *filters()]
+    return [*rest(), *norms(), *products()]

@@ -1,9 +1,9 @@
 """Workloads of convolutions as libraries of image nets have them, that a seed draws: in either layout, in three types.
 
-`by_channel(count, seed)` has windows per channel, `of_libraries(count, seed)` channels in groups, first layers, volumes
-and plain ones whose channels come last. Widths go with sides as from a net's first stage to its last. cuDNN's kernels
-for these differ by window, stride, type and layout, so that the few among `usual_filters` leave most of them without a
-neighbour.
+`by_channel(count, seed)` has windows per channel, `of_libraries(count, seed)` channels in groups, first layers,
+volumes, products, plain ones whose channels come last, and windows per channel of signals and volumes. Widths go with
+sides as from a net's first stage to its last. cuDNN's kernels for these differ by window, stride, type and layout, so
+that the few among `usual_filters` leave most of them without a neighbour.
 """
 
 from __future__ import annotations
@@ -208,10 +208,9 @@ def _grouped_product(random: Random) -> Drawn:
 
 
 _BY_CHANNEL: Kinds = ((_by_channel, 1.0),)
-_OF_LIBRARIES: Kinds = ((_grouped, 0.36), (_first, 0.24), (_volume, 0.22), (_last, 0.18))
-_FURTHER: Kinds = (
-    (_product, 0.26), (_first, 0.2), (_last, 0.16), (_signal_by_channel, 0.1), (_solid_by_channel, 0.08),
-    (_grouped_product, 0.06), (_grouped, 0.14),
+_OF_LIBRARIES: Kinds = (
+    (_grouped, 0.22), (_first, 0.22), (_volume, 0.1), (_last, 0.17), (_product, 0.14), (_signal_by_channel, 0.06),
+    (_solid_by_channel, 0.05), (_grouped_product, 0.04),
 )  # fmt: skip
 
 
@@ -229,16 +228,6 @@ def layers_by_channel(count: int, seed: int) -> Sequence[Drawn]:
 
 def layers_of_libraries(count: int, seed: int) -> Sequence[Drawn]:
     return list(islice(of_kinds(_OF_LIBRARIES, _is_moderate, seed), count))
-
-
-def further_layers(count: int, seed: int) -> Sequence[Drawn]:
-    return list(islice(of_kinds(_FURTHER, _is_moderate, seed), count))
-
-
-def further(count: int, seed: int) -> list[Workload]:
-    """Products, first layers, plain ones whose channels come last, groups, and windows per channel of signals and
-    volumes."""
-    return [partial(convolve, layer) for layer in further_layers(count, seed)]
 
 
 def by_channel(count: int, seed: int) -> list[Workload]:

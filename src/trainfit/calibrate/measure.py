@@ -323,7 +323,8 @@ def split_at_markers(kernels: list[Kernel], marker: str) -> list[list[Kernel]]:
 
 
 def describe(value: Any) -> Any:
-    """An argument in JSON's terms. A tensor on the GPU is "bfloat16[8,4]{1,8}" (strides only where they are not those of one that is contiguous).
+    """An argument in JSON's terms. A tensor on the GPU is "bfloat16[8,4]{1,8}", without strides where these are what a
+    contiguous one's would be.
 
     Runs of equal tensors in a list become "3*bfloat16[8,4]"; a tensor of the host is None, as in a trace.
     """

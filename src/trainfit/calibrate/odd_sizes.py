@@ -1,6 +1,6 @@
 """Workloads of products and attention in sizes that other groups leave out: wide heads and few of them, inputs much
 longer than what attends to them, very many short sequences, tall products, batches of some large ones; and
-convolutions of images that have weights of their own, or are weights.
+convolutions whose images are weights.
 
 Each is a callable that runs torch code on the GPU; `OpTimer` times the ops inside.
 """
@@ -15,7 +15,6 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend
 
 from trainfit.calibrate.compute import attention, batched_product, linear, rounded
-from trainfit.calibrate.filters import Filter, convolve
 from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
 
 CUDNN, FLASH, EFFICIENT = (
@@ -82,16 +81,6 @@ def large_batches() -> list[Workload]:
     return [*plain, *(partial(rounded, partial(batched_product, *size, FP32)) for size in sizes)]
 
 
-def images_as_groups() -> list[Workload]:
-    """Every image has weights of its own, as styles give them: the batch is convolved as one image, in groups."""
-    sizes = ((8, 256, 256, 16), (16, 128, 128, 32), (32, 512, 512, 8), (12, 64, 64, 64), (24, 512, 256, 16))
-    layers = [
-        Filter(2, images * inputs, images * outputs, 3, side, 1, images, has_bias=False)
-        for images, inputs, outputs, side in sizes
-    ]
-    return [partial(convolve, layer, dtype, False) for layer in layers for dtype in (FP32, FP16)]
-
-
 def penalised_gradient(inputs: int, outputs: int, window: int, stride: int, side: int, dtype: torch.dtype) -> None:
     """The gradient of a gradient, as penalties of critics need it: there the images are windows."""
     x = torch.randn(32, inputs, side, side, device="cuda", dtype=dtype, requires_grad=True)
@@ -108,4 +97,4 @@ def penalised_gradients() -> list[Workload]:
 
 def odd_sizes() -> list[Workload]:
     products = [*tall_products(), *large_batches()]
-    return [*wide_heads(), *short_sequences(), *products, *images_as_groups(), *penalised_gradients()]
+    return [*wide_heads(), *short_sequences(), *products, *penalised_gradients()]

@@ -107,7 +107,8 @@ def matmul(op: Op, num_sms: int) -> tuple[Work, ...]:
         return (*thin, *even)
     if alignment == VECTOR_BYTES:
         return tuple(even)
-    turns = (*(_TURN_WEIGHT * (side == "t") for side in layout), _HALF_WEIGHT * (dtype == "float16"))
+    is_odd_half = dtype == "float16" and alignment == item_bytes(dtype)
+    turns = (*(_TURN_WEIGHT * (side == "t") for side in layout), _HALF_WEIGHT * is_odd_half)
     odd = (work(f"{names[-1]} {one} odd", *own) for one in dtypes)  # a larger one may be even, and faster
     return (*(replace(one, coordinates=(*one.coordinates, *turns), num_sizes=0) for one in odd), *even)
 
@@ -176,8 +177,10 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     whole = (_round_up(length, tile), _round_up(key.shape[2], tile), _round_up(dim, _HEAD_TILES[backend]))
     blocks = whole[is_backward] // _BLOCK
     flops = round(products * batch * heads * prod(whole))
-    shares = backend == "efficient" and not (is_backward and query.dtype == "float32")
-    num_blocks = _in_whole_waves(batch * heads * blocks, 1 if shares else _BLOCKS_AT_ONCE, num_sms)
+    is_large = is_backward and query.dtype == "float32"  # of blocks of the efficient kernels
+    shares = backend == "efficient" and not is_large
+    at_once = 1 if backend == "efficient" and is_large and dim > _HALF_HEAD else _BLOCKS_AT_ONCE
+    num_blocks = _in_whole_waves(batch * heads * blocks, 1 if shares else at_once, num_sms)
     own = (batch * heads if is_causal else num_blocks / max(blocks, 1), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, (batch * heads, length, key.shape[2], dim))  # of whole tiles all bytes count
@@ -188,7 +191,7 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
         whole_flops = products * pairs * length * key_length * dim
-        waves = pairs * -(-(key_length if is_backward else length) // _BLOCK) / (_BLOCKS_AT_ONCE * num_sms)
+        waves = pairs * -(-(key_length if is_backward else length) // _BLOCK) / (at_once * num_sms)
         stretch = whole_flops / max(flops, 1) / min(waves, 1.0)
         coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared)
         if " mask" in rule:
@@ -237,6 +240,8 @@ _HEAD_TILES = {"cudnn": 32, "flash": 32, "efficient": 64}
 _BLOCK, _BLOCKS_AT_ONCE = 64, 2
 """Queries or keys that a block of threads has, and blocks that a processor runs at a time; or one of twice as many. Of
 the small ones of the efficient kernels (all but the backward ones for fp32) it runs more, and each takes its share."""
+_HALF_HEAD = 64
+"""Of wider heads an efficient backward block for fp32 takes more than half of what a processor keeps for all."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
     ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8),
     ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),

@@ -10,6 +10,7 @@ Kernels that change the layout run before and after the product, so traffic adds
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, partial
 from math import prod
@@ -21,6 +22,7 @@ from trainfit.cost.work import (
     VECTOR_BYTES,
     Work,
     contiguous_stride,
+    is_channels_last,
     log,
     parts_of,
     peak_tflops,
@@ -50,7 +52,7 @@ _NAIVE_NAMES = ("_direct_", "c1_k1", "shmem_tiling")
 _PRODUCT_NAMES = ("nvjet", "cutlass::Kernel2", "xmma_gemm", "splitK", "gemv", "gemmSN", "reduce_wgrad_nchw")
 _WITHOUT_UNITS = ("direct", "naive", "fourier", "winograd")
 _WEIGHT_ALONE = (False, True, False)
-_COPIED, _GRADIENT, _BIAS = -1, -2, -3
+_COPIED, _GRADIENT, _BIAS, _TURNED = -1, -2, -3, -4
 """Storages of what the op makes on the way."""
 
 
@@ -58,8 +60,10 @@ def convolution(op: Op) -> tuple[Work, ...]:
     """The op's only pass, or its first one."""
     read = Convolution.of(op)
     kernels = read.kernels(op)
-    engine = 0 if kernels in WITHOUT_ENGINES or read.kind == "depthwise" else read.engine(op)
+    has_engines = kernels == "direct" if read.kind == "depthwise" else kernels not in WITHOUT_ENGINES
+    engine = read.engine(op) if has_engines else 0
     one = read.as_pass(kernels, read.tiling(op, kernels), read.capability(op, kernels, engine))
+    one = replace(one, turns_groups=read.turns_groups(op, kernels, engine))
     if kernels == "fourier":
         one = replace(one, frames=frames_of(first_pass(op)))
     small, large = read.images
@@ -117,9 +121,11 @@ def convolution(op: Op) -> tuple[Work, ...]:
 
 
 def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
-    """The op of a sample, which knows by what kind of kernels it ran: by the name of the longest and their number."""
+    """The op of a sample, which knows by what kind of kernels it ran: by the name of the longest; where that only moved
+    images, by what cuDNN said, or else by how many there were."""
     read = Convolution.of(op)
-    is_by_group = 3 < read.groups <= num_kernels and max(read.image.shape[1], read.out.shape[1]) <= 256 * read.groups
+    is_narrow = max(read.image.shape[1], read.out.shape[1]) <= 256 * read.groups
+    is_by_group = read.planned(op) is None and is_narrow and 3 < read.groups <= num_kernels
     kernels: Kernels = "fused"
     if read.windows is not None:
         named = named_kernels(kernel)
@@ -157,14 +163,17 @@ def is_by_winograd(op: Op, kernel: str) -> bool:
 def others(op: Op) -> tuple[Op, ...]:
     """What the op runs beside its first pass, each as an op of its own."""
     read = Convolution.of(op)
-    operands = (read.image, read.weight) if read.wanted is None else (read.image, read.weight, read.out)
+    copies = [(tensor, _agreed(tensor, read.is_nhwc)) for tensor in _operands(read)]
+    if _is_turned_twice(read):
+        turned = replace(_agreed(read.out, is_nhwc=False), storage=_TURNED)
+        copies += [(read.out, turned), (turned, _agreed(turned, is_nhwc=True))]
     found = [
         Op("aten.clone.default", op.phase, op.module, (tensor,), (), (agreed,))
-        for tensor in operands
-        if tensor.numel > 1 and (agreed := _agreed(tensor, read)) != tensor
+        for tensor, agreed in copies
+        if tensor.numel > 1 and agreed != tensor
     ]
     if read.wanted is not None and all(read.wanted[:2]):
-        image, weight, out = (_agreed(tensor, read) for tensor in (read.image, read.weight, read.out))
+        image, weight, out = (_agreed(tensor, read.is_nhwc) for tensor in (read.image, read.weight, read.out))
         args = (out, image, weight, None, *op.args[4:10], _WEIGHT_ALONE)
         found.append(replace(op, args=args, outputs=(replace(weight, storage=_GRADIENT),)))
     if read.has_bias and not (read.wanted is None and read.is_torch_s_own):
@@ -172,10 +181,29 @@ def others(op: Op) -> tuple[Op, ...]:
     return tuple(found)
 
 
-def _agreed(tensor: TensorRef, read: Convolution) -> TensorRef:
+def _operands(read: Convolution) -> Iterator[TensorRef]:
+    """What the passes read: an image's gradient does not need the image, nor a weight's the weight."""
+    wants_image, wants_weight = (True, True) if read.wanted is None else read.wanted[:2]
+    if wants_weight:
+        yield read.image
+    if wants_image:
+        yield read.weight
+    if read.wanted is not None:
+        yield read.out
+
+
+def _is_turned_twice(read: Convolution) -> bool:
+    """Of an image's gradient alone: torch makes what it is computed from lie as the image (ConvShared.cpp) and then as
+    the weight, if channels come last there."""
+    if read.wanted is None or read.wanted[1] or not read.is_nhwc:
+        return False
+    return is_channels_last(read.out) and not is_channels_last(read.image)
+
+
+def _agreed(tensor: TensorRef, is_nhwc: bool) -> TensorRef:
     """The tensor as it lies when the kernels read it."""
     stride = contiguous_stride(tensor.shape)
-    if read.is_nhwc:
+    if is_nhwc:
         rows, channels, *sides = tensor.shape
         first, *rest, last = contiguous_stride((rows, *sides, channels))
         stride = (first, last, *rest)
@@ -186,7 +214,7 @@ def _agreed(tensor: TensorRef, read: Convolution) -> TensorRef:
 def _biased(op: Op, read: Convolution) -> Op:
     """The bias added to the result, or its gradient summed."""
     channels = read.out.shape[1]
-    out = _agreed(read.out, read)
+    out = _agreed(read.out, read.is_nhwc)
     bias = TensorRef(_BIAS, read.out.dtype, (channels,), (1,), 0)
     if read.wanted is None:
         ones = (1,) * (len(out.shape) - 2)

@@ -30,7 +30,9 @@ CHANNELWISE: tuple[Channelwise, ...] = (
 
 _ENGINES: dict[Name, dict[int, Channelwise]] = {
     "forward": {0: "naive", 5: "channelwise", 22: "widened", 28: "direct", 57: "banded"},
-    "input": {0: "naive", 6: "channelwise", 22: "widened", 40: "widened", 46: "widened", 62: "banded"},
+    "input": {
+        0: "naive", 6: "channelwise", 22: "widened", 25: "direct", 40: "widened", 46: "widened", 62: "banded",
+    },
     "weight": {
         0: "naive", 1: "direct", 9: "widened", 10: "widened", 16: "channelwise", 19: "channelwise", 23: "widened",
         30: "widened", 49: "direct", 61: "banded",
@@ -43,6 +45,10 @@ _NAMES: tuple[tuple[str, Channelwise], ...] = (
     ("tensorTransform", "widened"),
 )  # fmt: skip
 _SPECIAL_SIDES, _LEAST_IMAGES, _ALIGNED = (1, 3, 5, 7), 8, 4
+_SHORTEST_ROW, _ROW_UNIT = 3, 8
+"""Of a window of float32, whose image's gradient has kernels; where its rows are long, rows of pixels come in units."""
+_STRIDED_SIDE, _SMALL_SIDE, _STRIDED_WIDENED = 5, 8, 10
+"""Weights' gradients of such windows with a stride are widened on images up to so small, by this engine."""
 _LARGE_SIDE, _MANY_PIXELS = 40, 1000
 """Of images from which on weights' gradients are widened rather than naive."""
 
@@ -74,14 +80,17 @@ _UNALIGNED: dict[Name, float] = {"forward": 0.3, "input": 0.46, "weight": 1.1}
 """Of naive kernels: a pixel of the window takes so much were channels not aligned at all, and 1 more where they are
 aligned to lines of the cache, which all threads of a warp then ask of the same part of it."""
 LINE_BYTES = 128
-_ALONE_NS = 3.2
-"""Of a weight's gradient: a block of threads goes through an image, a pixel at a time."""
+_ALONE_NS, _NAIVE_ALONE_NS = 3.2, 7.0
+"""Of a weight's gradient: a block of threads goes through an image, a pixel at a time; a naive one through all."""
 _BAND = 3
 """A side of the part of a window that bands of pixels are multiplied with."""
-_LAUNCH_NS: dict[Name, tuple[float, float]] = {
-    "forward": (1000.0, 0.0085), "input": (1000.0, 0.0085), "weight": (60_000.0, 0.012),
+_LAUNCH_NS: dict[Name, tuple[float, float, float]] = {
+    "forward": (4500.0, 0.025, 90.0), "input": (5500.0, 0.025, 90.0), "weight": (60_000.0, 1.7, 0.0),
 }  # fmt: skip
-"""Of a channel that is a launch of its own, and of a pixel times those of its window."""
+"""Of a channel that is launched for itself: to begin, which for an image's gradient is as in groups; a pixel of the
+larger image, of which a whole sector of memory is read for one channel (of a weight's gradient one of the smaller); and
+a pixel of the window, for each wave of so many results."""
+_WAVE = 132 * 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +119,32 @@ class Windows:
 def engine_kernels(windows: Windows, engine: int) -> Channelwise:
     """Of the engine that cuDNN proposes, with or without a GPU."""
     found = _ENGINES[windows.name].get(engine, "widened")
-    is_compiled = windows.is_special or (windows.name == "input" and _has_general_gradient(windows))
-    if windows.name == "weight" and windows.item_bytes == 4:
-        is_compiled = False
-    if is_compiled and (found != "banded" or windows.name == "forward" or not windows.is_last):
+    if len(windows.sides) == 1 and not windows.is_last:
+        return "direct" if found == "direct" else "channelwise"
+    if _is_compiled(windows, engine) and (found != "banded" or windows.name == "forward" or not windows.is_last):
         found = "channelwise"
     return _specialized(windows) if found == "channelwise" else found
 
 
+def _is_compiled(windows: Windows, engine: int) -> bool:
+    """Whether cuDNN compiles kernels for the window, and prefers them to the engine that it proposes without a GPU."""
+    if windows.name == "input":
+        is_moved = windows.stride > 1 and not windows.is_last
+        return (windows.is_special and not is_moved) or _has_general_gradient(windows)
+    if windows.name == "forward":
+        return windows.is_special
+    is_small = windows.stride > 1 and windows.sides[-1] == _STRIDED_SIDE and windows.pixels[-1] <= _SMALL_SIDE
+    is_widened = is_small and engine == _STRIDED_WIDENED
+    return windows.is_special and windows.item_bytes == 2 and windows.stride <= windows.sides[0] and not is_widened
+
+
 def _has_general_gradient(windows: Windows) -> bool:
-    """Whether an image's gradient has kernels for any window; in float32 for small ones, and on large images."""
-    if windows.multiplier > 1 or not windows.is_last or max(windows.sides) <= 2:
-        return windows.multiplier == 1 and windows.is_last and windows.item_bytes == 2
-    is_fitting = max(windows.sides) <= max(_SPECIAL_SIDES) or windows.pixels[0] > _LARGE_SIDE
-    return windows.item_bytes == 2 or is_fitting
+    """Whether an image's gradient has kernels for any window; in float32 for those that are not too narrow."""
+    if windows.multiplier > 1 or not windows.is_last:
+        return False
+    row = windows.sides[-1]
+    is_fitting = row <= max(_SPECIAL_SIDES) or not windows.pixels[-1] % _ROW_UNIT
+    return windows.item_bytes == 2 or (row >= _SHORTEST_ROW and is_fitting)
 
 
 def _specialized(windows: Windows) -> Channelwise:
@@ -150,6 +171,12 @@ def likely_kernels(windows: Windows) -> Channelwise:
     if windows.name == "input" and _has_general_gradient(windows):
         return "channelwise"
     return "widened" if windows.name == "input" and is_half else "naive"
+
+
+def like(kernels: str) -> list[Channelwise]:
+    """All kinds, those that are most like these first."""
+    place = next((place for place, kind in enumerate(CHANNELWISE) if kind == kernels), 0)
+    return sorted(CHANNELWISE, key=lambda kind: abs(CHANNELWISE.index(kind) - place))
 
 
 def named_kernels(kernel: str) -> Channelwise | None:
@@ -187,12 +214,14 @@ def channelwise_ns(kernels: Channelwise, windows: Windows, pixels: float, channe
     for side in windows.sides:
         window *= side
     if kernels == "direct":
-        launch_ns, pixel_ns = _LAUNCH_NS[windows.name]
-        return channels * (launch_ns + pixel_ns * pixels * window)
+        launch_ns, pixel_ns, tap_ns = _LAUNCH_NS[windows.name]
+        area = windows.stride**2 if windows.name == "forward" else 1
+        return channels * (launch_ns + pixel_ns * pixels * area + tap_ns * window * ceil(pixels / _WAVE))
     begin_ns, _, result_ns, tap_ns = _costs(kernels, windows.name, windows.item_bytes)
     if kernels == "naive":
         aligned = min(line_alignment(windows), LINE_BYTES) / LINE_BYTES
-        return begin_ns + results * (result_ns + tap_ns * taps * (_UNALIGNED[windows.name] + aligned))
+        alone_ns = _NAIVE_ALONE_NS * pixels if windows.name == "weight" else 0.0
+        return begin_ns + max(results * (result_ns + tap_ns * taps * (_UNALIGNED[windows.name] + aligned)), alone_ns)
     if windows.name != "weight":
         return begin_ns + results * (result_ns + tap_ns * window)
     if kernels == "banded":

@@ -76,8 +76,11 @@ _PADDED_OUTPUTS_NS = 8500.0
 """Of a kernel for any layout, which pads output channels to vectors; input channels are padded on the way."""
 _BLOCK, _CHANGED_TIMES, _PADDED_TIMES = 32, {2: 4.3, 4: 2.7}, {2: 8.3, 4: 4.1}
 """Of what changes the layout, and of what pads channels; element by element, so that halves take as long as floats."""
-_SHORT_NS, _SHORT_TIMES, _SHORT_MOVED = 8000.0, 4, 10.0
-"""Of Winograd's transforms: to begin, how many times fewer multiplications, and how often images are moved."""
+_SHORT_NS, _SHORT_TIMES, _SHORT_MOVED = {9: 8000.0, 25: 30_000.0}, 4, 10.0
+"""Of Winograd's transforms: to begin, for each group, by a window's pixels; how many times fewer multiplications, and
+how often images are moved."""
+_TURNED_TIMES = 75.0
+"""How often memory could move images of which each group's part is copied element by element."""
 _FIRST_CHANNELS, _FIRST_OPERATIONS_PER_NS = 4, 130_000.0
 """Of kernels for first layers, which pad channels."""
 _DIRECT_GROUP_NS = 5500.0
@@ -89,11 +92,13 @@ _WIDEST_FUSED_GROUP, _NARROWEST_GROUP = 256, 4
 _WIDENED_TIMES = {2: (10.0, 12.0), 4: (5.0, 6.0)}
 """Of what pads channels in groups that come last: by what is read, and by what is written."""
 # Naive kernels: what a result or a weight takes beside its taps or pixels, and each of these.
-_NAIVE_TAPS_PER_RESULT, _NAIVE_TAPS_PER_NS, _LOOKED_AT_PER_NS = 20.0, 1310.0, 786.0
+_NAIVE_TAPS_PER_RESULT, _NAIVE_TAPS_PER_NS, _LOOKED_AT_PER_NS, _LOOKED_AT_ALONE_NS = 20.0, 1310.0, 786.0, 200.0
 _WEIGHT_NS, _WEIGHT_PIXEL_NS, _WEIGHT_ALONE_NS = 0.45, 1.85e-3, 7.0
 _COMPLEX_OPERATIONS, _COMPLEX_BYTES, _FOURIER_OPERATIONS_PER_NS, _TRANSFORMED_BYTES_PER_NS = 8, 8, 30_000.0, 2000.0
 # Torch's own kernels: a result costs as much as so many taps and its own; a weight has a block of threads.
 _TAPS_PER_NS, _TAPS_PER_RESULT, _SKIPPED = 2000.0, 15.0, 0.3
+# Of volumes' gradients all taps are looked at, at this cost; less where the window's size, or all, was compiled in.
+_SOLID, _SOLID_TAP_COST, _STRIDED_TAP_COST = 3, 4.0, 2.1
 _BLOCK_NS, _BLOCK_PIXEL_NS, _ALONE_NS, _WARPS, _LANES = 2.2, 1.4e-3, 1.0, 4, 32
 
 
@@ -125,6 +130,8 @@ class Pass:
     """Whether channels come last, and must be whole vectors."""
     group_width: int = 0
     """As wide as tiles take groups, where channels come last in some."""
+    turns_groups: bool = False
+    """Whether each group's part of the images is copied before and after."""
     frames: Frames | None = None
     """Where images are transformed."""
     windows: Windows | None = None
@@ -149,7 +156,8 @@ def computing_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     if one.kernels == "direct":
         return _direct_ns(one, pixels, first, second)
     if one.kernels == "winograd":
-        return _SHORT_NS + 2 * pixels * first * second * one.window / _SHORT_TIMES / VECTOR_OPERATIONS_PER_NS
+        operations = 2 * pixels * first * second * one.window / _SHORT_TIMES
+        return _SHORT_NS[one.window] * one.groups + operations / VECTOR_OPERATIONS_PER_NS
     if one.kernels == "first":
         operations = 2 * pixels * first * _FIRST_CHANNELS * one.window
         return _BEGIN_NS + _CHANGED_LAYOUT_NS * one.changes_layout + operations / _FIRST_OPERATIONS_PER_NS
@@ -188,6 +196,8 @@ def times_moved(one: Pass, channels: int, pixels: int, is_weight: bool = False) 
         return 1.0 if is_weight else _times_widened(one, channels)
     if one.kernels == "winograd":
         return _SHORT_MOVED
+    if one.turns_groups:
+        return 1.0 if is_weight else _TURNED_TIMES
     if one.pads_channels and channels % (_VECTOR_BYTES // one.item_bytes):
         return 1 + _PADDED_TIMES[one.item_bytes]
     if not one.changes_layout or pixels == 1 or channels == 1:
@@ -350,7 +360,7 @@ def _naive_ns(one: Pass, pixels: int, first: int, second: int) -> float:
     if one.name == "forward":
         return pixels * first * (_NAIVE_TAPS_PER_RESULT + second * one.window) / _NAIVE_TAPS_PER_NS
     taps = first / one.groups * one.window  # those that a stride skips are looked at too
-    return pixels * one.spread * second * one.groups * taps / _LOOKED_AT_PER_NS
+    return max(pixels * one.spread * second * one.groups / _LOOKED_AT_PER_NS, _LOOKED_AT_ALONE_NS) * taps
 
 
 def _fourier_ns(frames: Frames, images: int, first: int, second: int) -> float:
@@ -367,7 +377,10 @@ def _own_ns(one: Pass, pixels: int, channels: int) -> float:
         alone_ns = _ALONE_NS * _WARPS / min(one.images, _WARPS) * pixels
         return max(blocks * (_BLOCK_NS + _BLOCK_PIXEL_NS * pixels), alone_ns)
     results, taps = pixels * channels, _TAPS_PER_RESULT + one.taps
-    if one.name == "input":
+    if one.name == "input" and one.windows is not None and len(one.windows.sides) == _SOLID:
+        cost = _SOLID_TAP_COST if set(one.windows.sides) != {3} else _STRIDED_TAP_COST if one.stride > 1 else 1.0
+        results, taps = round(results * one.spread), _TAPS_PER_RESULT + cost * one.window
+    elif one.name == "input":
         results, taps = round(results * one.spread), taps + _SKIPPED * one.window - one.taps * (1 - 1 / one.spread)
     return results * taps / _TAPS_PER_NS
 

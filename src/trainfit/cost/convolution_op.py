@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from math import log2, prod
 
 from trainfit.cost.convolution_channelwise import (
-    CHANNELWISE,
     LINE_BYTES,
     Channelwise,
     Windows,
     engine_kernels,
+    like,
     likely_kernels,
     line_alignment,
 )
@@ -43,7 +43,7 @@ from trainfit.cost.work import (
 )
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
-from trainfit.gpus.hidden.cudnn import is_left_to_cublas
+from trainfit.gpus.hidden.cudnn import Problem, is_left_to_cublas
 from trainfit.gpus.hidden.cudnn_kernels import (
     Tiling,
     asked,
@@ -51,6 +51,7 @@ from trainfit.gpus.hidden.cudnn_kernels import (
     is_of_hopper,
     kernels_of,
     tiling_of,
+    turns_groups,
     usual_engine,
 )
 from trainfit.gpus.hidden.cudnn_transforms import is_transformed
@@ -78,9 +79,9 @@ PLANNED_FOR = find_gpu("h200")
 """Other GPUs are taken to choose alike."""
 MEASURED, _TILING, _ENGINE = "kernels", "tiling", "engine"
 _PADDING = ("fused", "singly", "first")
-_WINOGRAD_S, _SHORT_CHANNELS = 50, 32
-"""The engine that cuDNN proposes without a GPU where it would run Winograd's transforms, if there are so many channels:
-18 of 23 passes."""
+_WINOGRAD_S, _SHORT_CHANNELS, _SHORT_WINDOWS, _SHORT_PIXELS = 50, 32, ((3, 3), (5, 5)), 4096
+"""The engine that cuDNN proposes without a GPU where it would run Winograd's transforms, if there are so many channels,
+of such windows, the larger of which on so many pixels at most: 53 of the 60 passes that it names ran so."""
 _SOLID, _SOLID_CHANNELS = 3, 8
 """Dimensions: windows of one pixel are cuBLASLt's products, of weights' gradients those that would be usual."""
 WITHOUT_ENGINES = ("product", "fourier", "winograd")
@@ -218,20 +219,37 @@ class Convolution:
             otherwise: Kernels = "fused" if engine is None else kernels_of(problem, engine)
             is_usual = engine in (None, usual_engine(problem)) and min(self.weight.shape[:2]) >= _SOLID_CHANNELS
             is_solid = len(self.window) == _SOLID and (self.name != "weight" or is_usual)
-            return "product" if is_solid or is_left_to_cublas(problem) else otherwise
+            return "product" if is_solid or self._is_left_to_cublas(problem, engine) else otherwise
         if is_transformed(problem):
             return "fourier"
         engine = self.engine(op)
-        is_shortened = (
-            self.has_short_gradient and engine == _WINOGRAD_S and min(self.weight.shape[:2]) >= _SHORT_CHANNELS
-        )
+        is_shortened = self.has_short_gradient and engine == _WINOGRAD_S and self._is_worth_transforming
         return "winograd" if is_shortened else kernels_of(problem, engine)
+
+    def _is_left_to_cublas(self, problem: Problem, engine: int | None) -> bool:
+        """Whether cuBLASLt computes a product, which cuDNN does not say without a GPU: as the trees have it, but for
+        products of which the best of cuDNN's own kernels are old ones. Right for 7,861 of 8,244 passes, the trees alone
+        for 7,774."""
+        is_left = is_left_to_cublas(problem)
+        if engine is None or is_of_hopper(problem, engine):
+            return is_left
+        otherwise = kernels_of(problem, engine)
+        if otherwise == "singly":
+            return is_left or not (self.is_product_per_image or self.name == "forward")
+        if self.name == "weight":
+            return is_left and (self.is_nhwc or otherwise not in ("direct", "naive"))
+        return is_left or not self.is_nhwc
 
     @property
     def has_short_gradient(self) -> bool:
         """Whether a weight's gradient may be computed by Winograd's transforms."""
-        is_float = self.name == "weight" and self.image.dtype == "float32" and not self.is_nhwc and self.groups == 1
-        return is_float and self.window == (3, 3) and {*self.stride, *self.dilation} == {1}
+        is_float = self.name == "weight" and self.image.dtype == "float32" and not self.is_nhwc
+        return is_float and self.window in _SHORT_WINDOWS and {*self.stride, *self.dilation} == {1}
+
+    @property
+    def _is_worth_transforming(self) -> bool:
+        is_small = self.window == _SHORT_WINDOWS[0] or self.out.numel <= _SHORT_PIXELS * self.out.shape[1]
+        return is_small and min(self.weight.shape[:2]) >= _SHORT_CHANNELS
 
     def _channelwise_kernels(self, op: Op, windows: Windows) -> Channelwise:
         if self.is_torch_s_own:
@@ -269,6 +287,10 @@ class Convolution:
             return HOPPER if aligned == VECTOR_BYTES else AMPERE if aligned >= _WORD_BYTES else TURING
         return HOPPER if kernels == "fused" and is_of_hopper(first_pass(op), engine) else AMPERE
 
+    def turns_groups(self, op: Op, kernels: Kernels, engine: int) -> bool:
+        """Whether the images of each group are copied into a layout of their own."""
+        return kernels == "direct" and self.kind == "grouped" and turns_groups(first_pass(op), engine)
+
     def as_pass(self, kernels: Kernels, tiling: Tiling | None, capability: int) -> Pass:
         small, large = self.images
         sizes = (large.shape[2:], small.shape[2:], self.window, self.stride, self.padding, self.dilation)
@@ -289,7 +311,7 @@ class Convolution:
             tiling=tiling,
             capability=capability,
             changes_layout=not self.is_nhwc and kernels in (*TILED, "first"),
-            pads_channels=self.is_nhwc and kernels in _PADDING and self.groups == 1 and not self.is_product,
+            pads_channels=self.is_nhwc and kernels in _PADDING and self.groups == 1,
             group_width=group_width(self.weight.shape[1], self.weight.shape[0] // self.groups) if is_grouped else 0,
             windows=self.windows,
         )
@@ -359,8 +381,9 @@ class Convolution:
         own, other = ("nhwc", "nchw") if is_last else ("nchw", "nhwc")
         name = f"convolution {self.name}"
         if self.kind == "depthwise":
-            yield f"{name} depthwise {dtype} {own} {kernels}"
-            yield from (f"{name} depthwise {dtype} {layout} {kind}" for layout in (own, other) for kind in CHANNELWISE)
+            yield from (
+                f"{name} depthwise {dtype} {layout} {kind}" for layout in (own, other) for kind in like(kernels)
+            )
         else:
             if kernels != "fused":
                 yield from (f"{name} {self.kind} {dtype} {layout} {kernels}" for layout in (own, other))

@@ -16,6 +16,7 @@ from trainfit.cost.work import (
     by_bytes,
     contiguous_stride,
     inner_dim,
+    is_channels_last,
     item_bytes,
     log,
     tensors_of,
@@ -212,25 +213,30 @@ _JOINED_DIMS, _JOINED_PIECES = 4, 128
 are joined by several kernels."""
 _VECTOR_BYTES, _SECTOR_BYTES = 16, 32
 _PLACED_BYTES = 12
-"""What memory could move while an element's place is computed: 2.5 ps, were it ever so narrow."""
+"""What memory could move while an element is placed: 2.5 ps, were it ever so narrow."""
+_OFFSET_BYTES, _DIM_BYTES = 7, 3
+"""And while its place is computed, with each dimension: 1.5 and 0.6 ps."""
+_ALONE = 0.6
+"""A piece has blocks for half of the GPU, and takes so much longer while no other fills the rest."""
 _LONG_ROW_BYTES, _MANY_PIECES = 256, 8
 """Rows of a piece that are longer take no longer; nor do more pieces, which all write to the same sectors of memory."""
-_BYTES_WEIGHT, _PIECES_WEIGHT, _ROW_WEIGHT, _APART_WEIGHT = 0.7, 1.5, 0.7, 4.0
-"""How far apart, in doublings, are joins of twice the bytes, of twice as many pieces, of rows twice as long, and of
-pieces of which all or none lie otherwise than the result."""
+_BYTES_WEIGHT, _PIECES_WEIGHT, _ROW_WEIGHT, _APART_WEIGHT, _ALONE_WEIGHT = 0.7, 1.5, 0.7, 4.0, 0.9
+"""How far apart, in doublings, are joins of twice the bytes, of twice as many pieces, of rows twice as long, of pieces
+of which all or none lie otherwise than the result, and of one piece or of two as long; by a whole one where places are
+computed are those of a dimension more, and the pieces' number is nothing there."""
 
 
 def join(op: Op) -> tuple[Work, ...]:
     """Pieces side by side: whole ones, by vectors where every row of each is some of them, by elements otherwise, and
     by elements whose places are computed where a piece does not lie as it stands, nor as all others do. Each piece is
-    written by blocks of its own, one after the other: of short rows every sector as often as there are pieces; where
-    places are computed a piece has as many blocks as the longest."""
+    written by blocks of its own: of short rows every sector as often as there are pieces; where places are computed,
+    those of a piece that is longer than all others together are left alone."""
     pieces = _pieces(op)
     copies = copied_pieces(op)
     if copies:
         return pointwise(copies[0])
     out, dim = op.outputs[0], _joined_dim(op)
-    lying = sorted(range(len(out.shape)), key=lambda at: -out.stride[at])  # dimensions as they lie in the result
+    lying = _lying(out)
     is_joined = base_name(op) == "cat"
     behind = lying[lying.index(dim) :] if is_joined else range(dim, len(pieces[0].shape))
     rows = [prod(piece.shape[at] for at in behind) * item_bytes(piece.dtype) for piece in pieces]
@@ -241,12 +247,18 @@ def join(op: Op) -> tuple[Work, ...]:
         kind = "whole" if is_first or all(row % _VECTOR_BYTES == 0 for row in rows) else "odd"
     size, nbytes = item_bytes(out.dtype), touched_bytes(out)
     mean = min(sum(rows) / max(len(rows), 1), _LONG_ROW_BYTES)
-    count = _PIECES_WEIGHT * log2(min(len(pieces), _MANY_PIECES))
+    alone = max(2 * max(piece.numel for piece in pieces) - out.numel, 0)
+    if kind == "strided":
+        num_dims = len(pieces[0].shape)
+        shape = num_dims + _ALONE_WEIGHT * alone / max(out.numel, 1)
+        placed = (_OFFSET_BYTES + _DIM_BYTES * num_dims) * (out.numel + _ALONE * alone)
+    else:
+        shape = _PIECES_WEIGHT * log2(min(len(pieces), _MANY_PIECES))
+        placed = _PLACED_BYTES * out.numel
     apart = sum(piece.numel for piece in pieces if kind == "strided" and _is_apart(piece, lying, dim, is_joined))
-    others = (count, _ROW_WEIGHT * log2(max(mean, 1)), _APART_WEIGHT * apart / max(out.numel, 1))
+    others = (shape, _ROW_WEIGHT * log2(max(mean, 1)), _APART_WEIGHT * apart / max(out.numel, 1))
     coordinates = (_BYTES_WEIGHT * log2(max(nbytes, 1)), log2(size), *others)
-    placed = len(pieces) * max(piece.numel for piece in pieces) if kind == "strided" else out.numel
-    moved, kernels = max(2 * nbytes, _PLACED_BYTES * placed), -(-len(pieces) // _JOINED_PIECES)
+    moved, kernels = max(2 * nbytes, round(placed)), -(-len(pieces) // _JOINED_PIECES)
     rules = dict.fromkeys([f"cat {kind}", "cat strided" if kind in ("odd", "turned") else "cat whole", "cat strided"])
     return tuple(Work(rule, coordinates, 0, "", moved, kernels, num_sizes=1, num_alike=4) for rule in rules)
 
@@ -258,6 +270,11 @@ def _is_apart(piece: TensorRef, lying: list[int], dim: int, is_joined: bool) -> 
     return inner is not None and piece.stride[inner] > 1
 
 
+def _lying(out: TensorRef) -> list[int]:
+    """The dimensions as they lie in memory, the outermost first."""
+    return sorted(range(len(out.shape)), key=lambda at: -out.stride[at])
+
+
 def _lies_so(tensor: TensorRef, lying: list[int]) -> bool:
     """Whether it has no gaps, and its dimensions lie in that order."""
     steps = contiguous_stride(tuple(tensor.shape[at] for at in lying))
@@ -265,11 +282,13 @@ def _lies_so(tensor: TensorRef, lying: list[int]) -> bool:
 
 
 def copied_pieces(op: Op) -> tuple[Op, ...]:
-    """The copies of which joining consists where no kernel does it."""
+    """The copies of which joining consists where no kernel does it: none knows slices where channels come last."""
     pieces, out, dim = _pieces(op), op.outputs[0], _joined_dim(op)
     is_last = base_name(op) == "stack" and dim == len(out.shape) - 1  # elsewhere what is stacked is joined and reshaped
     num_dims = len(out.shape) - (base_name(op) == "stack" and not is_last)
-    if num_dims <= _JOINED_DIMS and len({piece.dtype for piece in pieces}) == 1:
+    is_last_cat = base_name(op) == "cat" and is_channels_last(out)
+    is_sliced = is_last_cat and not all(_lies_so(piece, _lying(out)) for piece in pieces)
+    if num_dims <= _JOINED_DIMS and len({piece.dtype for piece in pieces}) == 1 and not is_sliced:
         return ()
     places = [replace(out, shape=piece.shape, stride=_without(out.stride, dim, op)) for piece in pieces]
     return tuple(

@@ -23,6 +23,8 @@ from trainfit.records import Phase
 
 _POWER_LIMITED = ("mm bfloat16", "mm float16", "addmm bfloat16", "addmm float16")
 """Products that draw so much power that the clock sags after a stretch of them; it never rises above its own speed."""
+_SLOW_PRODUCTS = (" odd", " vector", " outer")
+"""Those of them that do not draw much power."""
 _SAGGING_NS = 10_000
 """Of ideal time: shorter products do not draw it for long enough."""
 _COMPUTING = ("mm ", "addmm ", "bmm ", "baddbmm ", "_grouped_mm ", "attention ", "convolution ", "_cudnn_rnn")
@@ -171,7 +173,8 @@ def in_a_step_ns(work: Work, cold_ns: float, warm_ns: float, gpu: Gpu) -> float:
     if work.flops:
         return cold_ns
     if work.recalled is not None:
-        return work.recalled * cold_ns
+        is_run_cold = cold_ns != warm_ns
+        return work.recalled * (cold_ns if is_run_cold else warm_ns / work.recalled_warm)
     fetched_ns = work.cached * max(cold_ns - warm_ns, 0.0)
     return max(warm_ns, cold_ns - fetched_ns) + work.evicted_bytes / gpu.dram_gb_per_s
 
@@ -189,7 +192,7 @@ def _points(rule: str, found: _Found, unbiased: _Found) -> tuple[Points, list[in
     if not rule.startswith(_COMPUTING):
         middle = _never_faster_when_larger(middle)
     table = _table(middle)
-    if rule.startswith(_POWER_LIMITED) and len(table.points) > 1:
+    if rule.startswith(_POWER_LIMITED) and not rule.endswith(_SLOW_PRODUCTS) and len(table.points) > 1:
         table = table.without_sags()
     if rule.startswith("add") and unbiased:  # the kernels that add a bias on the way are those that do not, and as fast
         plain = _table(_middle(unbiased)).ratios([place for place, _ in table.points])

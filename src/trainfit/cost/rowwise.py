@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from math import ceil, prod
 
+from trainfit.cost.stream import is_dense
 from trainfit.cost.work import (
     Work,
     argument,
@@ -109,9 +110,13 @@ _BLOCKS_PER_PROCESSOR = 4
 
 
 _AGAIN = " again"
-_READ_ONCE_BYTES = 128 * 1024
-"""Of a channel cuDNN keeps so much on a processor; of longer ones everything is read again, by kernels of which one
-block to a processor takes as long as one and a half."""
+_READ_ONCE_KIB = {4: (112, 112), 2: (152, 168), 1: (56, 56)}
+"""Of a channel cuDNN keeps so much on a processor, of a norm's input and of its gradient's operands, which are float32,
+pairs of halves or halves one by one; of longer ones everything is read again, by kernels of which one block to a
+processor takes as long as one and a half."""
+_KEPT_BYTES, _FORGOTTEN = 36 * 2**20, 1.7
+"""Up to so much of a gradient's tensors is still in the cache when it is read again; of more and more nothing is, and
+that takes so many times as long."""
 
 
 _ODD, _PAIR, _LAST_VECTOR, _LAST_CHANNELS, _ODD_ELEMENT_BYTES = " odd", 2, 4, 64, 45
@@ -124,6 +129,19 @@ def _lies_in_order(tensor: TensorRef) -> bool:
     """Whether channels and pixels do; images may be apart."""
     steps = zip(tensor.shape[1:], tensor.stride[1:], contiguous_stride(tensor.shape)[1:], strict=True)
     return all(stride == step for size, stride, step in steps if size > 1)
+
+
+def _by_kernels_of_cudnn(
+    rules: list[str], layout: str, size: int, sizes: tuple[int, int, int], is_backward: bool
+) -> list[str]:
+    """The rules, and before them those of what cuDNN reads again and of what it cannot read in pairs."""
+    channels, batch, pixels = sizes
+    is_single = size == 2 and pixels % _PAIR == 1
+    channel_kib = batch * pixels * size * (1 + is_backward) / 1024
+    if layout == "nchw" and channel_kib > _READ_ONCE_KIB[1 if is_single else 2 if size == 2 else 4][is_backward]:
+        rules = [f"{rule}{_AGAIN}" if rule.startswith("cudnn") else rule for rule in rules] + rules
+    is_odd = (layout == "nchw" and is_single) or (layout == "nhwc" and channels % _LAST_VECTOR)
+    return [f"{rules[0]}{_ODD}", *rules] if is_odd and rules[0].startswith("cudnn") else rules
 
 
 def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
@@ -151,14 +169,12 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
         for item in (size, 2, 4)
         for kernels in (name, other)
     ]
-    channel_bytes = batch * pixels * size * (2 if name.endswith("backward") else 1)
-    if layout == "nchw" and channel_bytes > _READ_ONCE_BYTES - (size == 4):
-        rules = [f"{rule}{_AGAIN}" if rule.startswith("cudnn") else rule for rule in rules] + rules
-    is_odd = (layout == "nchw" and size == 2 and pixels % _PAIR) or (layout == "nhwc" and channels % _LAST_VECTOR)
-    if is_odd and rules[0].startswith("cudnn"):
-        rules = [f"{rules[0]}{_ODD}", *rules]
+    is_backward = name.endswith("backward")
+    rules = _by_kernels_of_cudnn(rules, layout, size, (channels, batch, pixels), is_backward)
     if "batch" not in name:
         return _group_norm(op, rules, nbytes, batch, num_sms)
+    if name == "native_batch_norm_backward" and not _is_fixed(op) and not _is_of_one_kind(*inputs[:2]):
+        return _norm_in_two(op, nbytes, num_sms)
     if _is_fixed(op):
         kinds = [f"{name} fixed {order} {item}" for item in (size, 2, 4) for order in dict.fromkeys((layout, "nchw"))]
         rules = kinds + rules
@@ -169,11 +185,13 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
     def work(rule: str, channels: int, batch: int, pixels: int) -> Work:
         least = 3 * num_sms // 2 if _AGAIN in rule else num_sms
         seen = resized(nbytes, (max(channels, least), batch, pixels), own)
+        if _AGAIN in rule and is_backward:
+            kept = resized(nbytes, (channels, batch, pixels), own)
+            seen = round(seen * min(max(kept / _KEPT_BYTES, 1.0), _FORGOTTEN))
         return Work(rule, log(channels, batch, pixels), 0, "", seen, num_sizes=3)
 
     walked = _walked_bytes(nbytes, own, op, num_sms)
-    blocks = max(channels, num_sms)  # fewer have a processor each, and are as fast but for what the cache knows
-    blocks = blocks * (min(channels, num_sms) / num_sms) ** _FEW_CHANNELS_WEIGHT
+    blocks = _blocks_coordinate(channels, num_sms)
     return tuple(
         Work(rule, log(blocks, batch, pixels), 0, "", walked, num_sizes=3)
         if rule.startswith("native")
@@ -216,6 +234,57 @@ def _walked_bytes(nbytes: int, sizes: tuple[int, int, int], op: Op, num_sms: int
     blocks = channels * min(max(_PLANES // channels, 1), ceil(batch / images))
     one_block = waited_bytes(nbytes, at_once, ceil(pixels / threads))
     return _BEGUN_BYTES + max(_PLANE_BYTES * blocks, nbytes, one_block) + (0 if _is_fixed(op) else walked)
+
+
+def _blocks_coordinate(channels: int, num_sms: int) -> float:
+    """Channels, of which fewer than processors have one each, and are as fast but for what the cache knows."""
+    return max(channels, num_sms) * (min(channels, num_sms) / num_sms) ** _FEW_CHANNELS_WEIGHT
+
+
+def _is_of_one_kind(gradient: TensorRef, tensor: TensorRef) -> bool:
+    """Whether torch has one kernel for both: an input whose channels do not come last is read however it lies, and so
+    is its gradient; a single channel counts as the last, and as the first."""
+    if not _counts_as_last(tensor):
+        return True
+    return tensor.shape[1] > 1 and _counts_as_last(gradient)
+
+
+def _counts_as_last(tensor: TensorRef) -> bool:
+    if len(tensor.shape) not in (4, 5) or tensor.shape[1] == 1:
+        return len(tensor.shape) in (2, 4, 5)
+    return is_channels_last(tensor) and is_dense(tensor)
+
+
+_APART_BYTES = 32
+"""Of memory, that come for an element whose neighbours in its channel are apart."""
+_PLACED_BYTES, _CONVERTED_BYTES = 31, 28
+"""What memory could move while the gradient of an element is placed whose operands lie differently, and while its
+channel's weight becomes a float32 on the way: 6.4 and 5.8 ps."""
+
+
+def _norm_in_two(op: Op, nbytes: int, num_sms: int) -> tuple[Work, ...]:
+    """Gradients of a batch norm that torch sums up by one kernel and writes by another. Where the input has channels
+    last and its gradient does not, or not densely, a block goes through each channel, a sector of memory for every
+    element that is apart, and the other looks for both element by element. A single channel is summed up by many
+    blocks, as where channels come last, and written by one for each image."""
+    gradient, tensor, weight = list(op.input_refs())[:3]
+    batch, channels, size = tensor.shape[0], tensor.shape[1], item_bytes(tensor.dtype)
+    pixels = max(tensor.numel // max(batch * channels, 1), 1)
+    threads = min(max(2 ** (pixels - 1).bit_length(), _LEAST_THREADS), _CHANNEL_THREADS)
+    at_once = _BLOCKS_PER_PROCESSOR * num_sms * _CHANNEL_THREADS
+    if channels == 1:
+        kind, same = "single", "native_batch_norm nchw"
+        seen = max(waited_bytes(nbytes, at_once, ceil(pixels / threads)), nbytes)
+    else:
+        kind, same = "apart", "native_batch_norm_backward nchw"
+        steps = ceil(batch * threads / _CHANNEL_THREADS) * ceil(pixels / threads) + _BLOCK_STEPS
+        walked = waited_bytes(nbytes, at_once, ceil(channels / (_BLOCKS_PER_PROCESSOR * num_sms)) * steps)
+        num_apart = sum(not _lies_in_order(one) for one in (gradient, tensor))
+        placed = _PLACED_BYTES + (_CONVERTED_BYTES if weight.dtype != "float32" else 0)
+        seen = max(walked, _APART_BYTES * num_apart * tensor.numel) + placed * tensor.numel
+    rules = [f"native_batch_norm_backward {kind} {size}", f"{same} {size}", f"{same} 2", f"{same} 4"]
+    coordinates = log(_blocks_coordinate(channels, num_sms), batch, pixels)
+    return tuple(Work(rule, coordinates, 0, "", _BEGUN_BYTES + seen, num_sizes=3) for rule in dict.fromkeys(rules))
 
 
 _BLOCK_CHANNELS, _THREAD_ROWS, _MOST_PARTS, _FEWEST_PARTS = 32, 16, 128, 8
@@ -283,8 +352,13 @@ _IMAGE_BYTES = 500_000
 _ROW_ELEMENT_BYTES, _CROWDED, _MOST_CROWDED = {False: 3840, True: 4100}, 0.55, 1.6
 """What memory could move while a block of threads waits for an element of its row: 0.8 and 0.85 ns; how much longer it
 waits in the backward pass, which reads two, where every processor has a row, and of how many rows each that is true."""
-_RECALLED_BYTES = 22 * 2**20
-"""Of an operand that was just written the cache answers in half the time, of larger ones less and less."""
+_RECALLED_BYTES, _WARM_BYTES = 22 * 2**20, 18 * 2**20
+"""Of an operand that was just written the cache answers in half the time, of larger ones less and less; sooner so in a
+warm run, which has its own result in the cache as well."""
+
+
+def _recalled(nbytes: int, kept: int) -> float:
+    return min(max((nbytes / kept) ** 2, 1.0) / 2, 1.0)
 
 
 def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int) -> tuple[Work, ...]:
@@ -302,9 +376,9 @@ def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int)
     rows = max(batch * (parts if isinstance(parts, int) else 1), 1)
     own = (rows, max(tensor.numel // rows, 1))
 
-    at_once, recalled = _BLOCKS_PER_PROCESSOR * num_sms, None
+    at_once, recalled, warm = _BLOCKS_PER_PROCESSOR * num_sms, None, 1.0
     if own[0] <= num_sms and not is_backward:  # whose input was written long ago
-        recalled = min(max((touched_bytes(tensor) / _RECALLED_BYTES) ** 2, 1.0) / 2, 1.0)
+        recalled, warm = (_recalled(touched_bytes(tensor), kept) for kept in (_RECALLED_BYTES, _WARM_BYTES))
 
     def work(rule: str, rows: int, length: int) -> Work:
         waited = max(rows / at_once, 1.0) * _ROW_ELEMENT_BYTES[is_backward] * length
@@ -313,7 +387,7 @@ def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int)
         seen = max(resized(nbytes, (rows, length), own), round(waited if recalled is None else recalled * waited))
         coordinates = log(rows, length, steps) if is_backward else log(rows, length)
         made = Work(rule, coordinates, 0, "", seen + _IMAGE_BYTES * steps, num_sizes=2, num_alike=int(is_backward))
-        return replace(made, recalled=recalled)
+        return replace(made, recalled=recalled, recalled_warm=warm)
 
     return tuple(resizable(partial(work, rule), own, (17, 22)) for rule in dict.fromkeys(rules))
 

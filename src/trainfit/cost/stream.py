@@ -75,6 +75,10 @@ _CACHED_SHARE = 0.4
 """Of what fetching costs, that steps of 44 models on the H200 saved of ops of up to 32 MiB, half of all."""
 
 
+_IN_PLACE = "pointwise in place"
+"""Where results take their operands' place, more fits the cache: some take a fifth less time."""
+
+
 def pointwise(op: Op) -> tuple[Work, ...]:
     """Everything a TensorIterator runs element by element, copies and fills included."""
     name = base_name(op)
@@ -96,6 +100,8 @@ def pointwise(op: Op) -> tuple[Work, ...]:
     else:
         kind = name
     layout = _layout(inputs, out, name in _ARITHMETIC)
+    if kind == "pointwise" and op.name.split(".")[1].endswith("_") and layout in ("contiguous", "broadcast"):
+        kind = _IN_PLACE
     nbytes = sum(map(_fetched_bytes, (*inputs, *outputs)))
     if layout.startswith("transposed"):
         nbytes = max(nbytes, apart_bytes(inputs, out))

@@ -68,6 +68,8 @@ class Work:
     recalled: float | None = None
     """In a step it takes this share of its cold time, where that is known better than by a warm run, which finds in the
     cache what it wrote itself."""
+    recalled_warm: float = 1.0
+    """And a warm run this share, which counts where an op lasts so long that it was not run cold."""
     evicted_bytes: int = 0
     """What earlier ops of a step left in the cache and memory gets meanwhile: alone, an op that only reads does not pay
     for it."""

@@ -44,6 +44,7 @@ _HOPPER_ENGINES = {
     "output, half": (62,), "output, fp32": (67,), "input gradient, half": (67, 73), "input gradient, fp32": (71, 76),
     "weight gradient, half": (65,), "weight gradient, fp32": (68,),
 }  # fmt: skip
+_TURNING_ENGINES = {"output, fp32": 70, "input gradient, fp32": 74}
 _ENGINES: dict[str, dict[tuple[int, ...], Kernels]] = {
     "output, half": {(27, 45, 46): "singly", (63,): "first", (47,): "loose", (1, 28, 57): "direct", (0,): "naive"},
     "output, fp32": {(35, 46): "singly", (48,): "loose", (28, 70): "direct", (0,): "naive"},
@@ -98,6 +99,12 @@ def tiling_of(problem: Problem, gpu: Gpu) -> Tiling | None:
 def is_of_hopper(problem: Problem, engine: int) -> bool:
     """Whether its kernels are made for compute capability 9.0; others were made for 8.0."""
     return engine in _HOPPER_ENGINES[family(problem)]
+
+
+def turns_groups(problem: Problem, engine: int) -> bool:
+    """Whether each group's part of the images is first copied, element by element: where there is more than one image
+    it does not lie in one piece."""
+    return problem.groups > 1 and problem.x[0] > 1 and engine == _TURNING_ENGINES.get(family(problem))
 
 
 def _plan(problem: Problem, gpu: Gpu) -> Plan | None:
