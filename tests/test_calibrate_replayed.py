@@ -46,6 +46,17 @@ def test_places_are_inside_and_all_are_used(name: str, args: list[object], place
     function(name)(*found)
 
 
+def test_gradients_of_the_largest_go_where_these_were_found() -> None:
+    name = "aten.max_pool2d_with_indices_backward.default"
+    found, _ = called(
+        name, "float32[1,1,2,2]", "float32[1,1,4,4]", [2, 2], [2, 2], [0, 0], [1, 1], False, "int64[1,1,2,2]"
+    )
+    places = found[7]
+    assert isinstance(places, torch.Tensor)
+    quarters = [{0, 1, 4, 5}, {2, 3, 6, 7}, {8, 9, 12, 13}, {10, 11, 14, 15}]
+    assert all(place in quarter for place, quarter in zip(places.flatten().tolist(), quarters, strict=True))
+
+
 def test_each_index_is_inside_its_own_dimension() -> None:
     found, _ = called("aten.index.Tensor", "float32[3,50]", ["int64[400]", "int64[400]"])
     first, second = found[1]  # type: ignore[misc]
@@ -66,8 +77,9 @@ def test_every_op_of_nets_is_written_as_it_is_read() -> None:
 
 
 def test_every_op_of_nets_is_of_one_group() -> None:
-    counts = [len(group()) for group in (replayed.ops_of_nets, replayed.filters_of_nets, replayed.recurrents_of_nets)]
-    assert counts == [17656, 5997, 15]
+    groups = (replayed.ops_of_nets, replayed.pools_of_nets, replayed.filters_of_nets, replayed.recurrents_of_nets)
+    counts = [len(group()) for group in groups]
+    assert counts == [17483, 173, 5997, 15]
     assert sum(counts) == len(replayed._ops())
 
 

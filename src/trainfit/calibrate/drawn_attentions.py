@@ -1,7 +1,8 @@
 """Workloads of attention that a seed draws: lengths, heads, batches, masks and dropout as models have them.
 
 `drawn(count, seed)` are workloads as any, of every backend that torch may choose; `masked(count, seed)` are those with
-a mask, or a bias that is learned, of every shape that broadcasts to the scores.
+a mask, or a bias that is learned, of every shape that broadcasts to the scores; `of_few_heads(count, seed)` leave
+processors idle.
 """
 
 from __future__ import annotations
@@ -126,3 +127,17 @@ def masked_and_dropped(count: int, seed: int) -> list[Workload]:
     """Padded texts as cuDNN's kernels with dropout have them."""
     cases = ((*case[:6], 0.1) for case in _masked_cases(seed) if case[0] is SDPBackend.CUDNN_ATTENTION)
     return [partial(biased, *case) for case in islice(cases, count)]
+
+
+def _case_of_few_heads(random: Random) -> tuple[Any, ...]:
+    """Of images' places, by heads as wide as all channels or some: blocks are fewer than processors."""
+    dtype = random.choice((FP32, FP32, BF16, FP16))
+    batch, heads = random.choice((1, 1, 2, 3, 4, 6, 8)), random.choice((1, 1, 2, 2, 3, 4, 5, 8))
+    dim = random.choice((32, 40, 64, 64, 80, 128, 160, 256, 320, 512))
+    seq = random.choice((256, 576, 1024, 1024, 2304, 4096, 4096, 9216, round(2 ** random.uniform(8, 13))))
+    return SDPBackend.EFFICIENT_ATTENTION, dtype, batch, heads, heads, seq, dim, False, 0.0, False, seq
+
+
+def of_few_heads(count: int, seed: int) -> list[Workload]:
+    random = Random(seed)
+    return [partial(attention, *_case_of_few_heads(random)) for _ in range(count)]

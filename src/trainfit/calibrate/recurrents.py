@@ -49,6 +49,13 @@ _PLAIN: tuple[Size, ...] = (
     (32, 32, 384, 384, 1, False), (1024, 24, 128, 128, 1, False), (64, 48, 256, 256, 1, False),
 )  # fmt: skip
 """Of networks without gates."""
+_WIDE_PLAIN: tuple[Size, ...] = (
+    (160, 24, 2048, 2048, 1, True), (48, 24, 2048, 2048, 1, True), (24, 32, 1024, 1024, 1, True),
+    (96, 24, 1024, 1024, 1, True), (32, 32, 800, 800, 1, True), (64, 24, 1536, 1536, 1, False),
+    (16, 32, 1024, 1024, 2, False), (256, 16, 1024, 1024, 1, False), (512, 16, 512, 512, 1, True),
+    (8, 32, 2048, 2048, 1, False), (128, 24, 640, 640, 2, True), (384, 12, 2048, 2048, 1, True),
+)  # fmt: skip
+"""The same, as wide as those of speech models."""
 _KEPT: tuple[Size, ...] = tuple(
     (batch, 48, width, width, 1, False) for batch in (8, 32, 128) for width in (256, 512, 1024)
 )
@@ -70,5 +77,16 @@ def recurrents() -> list[Workload]:
         *itertools.product(kinds, _NARROW[::3], (BF16,)),
         *itertools.product(kinds[:1], _KEPT, (FP16,)),
         *itertools.product((nn.RNN,), _PLAIN, (FP32, FP16, BF16)),
+    ]
+    return [partial(recurrent, *each) for each in found]
+
+
+def plain() -> list[Workload]:
+    """Without gates: wide ones, and with relu, which speech models have."""
+    relu: Kind = partial(nn.RNN, nonlinearity="relu")
+    types = (FP32, FP16, BF16)
+    found = [
+        *itertools.product((relu,), (*_PLAIN, *_WIDE_PLAIN), types),
+        *itertools.product((nn.RNN,), _WIDE_PLAIN, types),
     ]
     return [partial(recurrent, *each) for each in found]

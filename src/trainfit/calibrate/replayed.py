@@ -14,7 +14,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from math import prod
 from typing import Any
 
 import torch
@@ -36,12 +35,11 @@ _PLACES: dict[str, Callable[[Sequence[Any]], int]] = {
     "nll_loss_backward": lambda args: args[1].shape[1],
     "nll_loss2d_forward": lambda args: args[0].shape[1],
     "nll_loss2d_backward": lambda args: args[1].shape[1],
-    "max_pool2d_with_indices_backward": lambda args: prod(args[1].shape[-2:]),
-    "max_pool3d_with_indices_backward": lambda args: prod(args[1].shape[-3:]),
     **{name: lambda args: args[0].shape[args[1]] for name in _ROWS},
 }
 """How many places there are to choose from, for ops whose integers are places."""
 _ONE_OR_NONE = 2
+_POOLS = tuple(f"aten.max_pool{dims}d_with_indices_backward" for dims in (2, 3))
 _RECURRENT = "aten._cudnn_rnn."
 _KINDS: dict[object, Kind] = {0: partial(nn.RNN, nonlinearity="relu"), 1: nn.RNN, 2: nn.LSTM, 3: nn.GRU}
 """By cuDNN's modes."""
@@ -72,11 +70,18 @@ def replayed(op: Op) -> Replayed:
 
 
 def ops_of_nets() -> list[Workload]:
-    """All but convolutions and recurrent layers, whose library makes many calls for each."""
-    return [replayed(op) for op in _ops() if not op.name.startswith(("aten.convolution", _RECURRENT))]
+    """All that no other group has."""
+    others = ("aten.convolution", _RECURRENT, *_POOLS)
+    return [replayed(op) for op in _ops() if not op.name.startswith(others)]
+
+
+def pools_of_nets() -> list[Workload]:
+    """Gradients of the largest of windows, which go where these were found."""
+    return [replayed(op) for op in _ops() if op.name.startswith(_POOLS)]
 
 
 def filters_of_nets() -> list[Workload]:
+    """Convolutions, whose library makes many calls for each."""
     return [replayed(op) for op in _ops() if op.name.startswith("aten.convolution")]
 
 
@@ -119,6 +124,9 @@ def arguments(call: Replayed, device: str) -> tuple[list[Any], dict[str, Any]]:
     if base in _INDEXED:
         sizes = call.args[0].shape
         args[1] = [_value(index, "", device, size) for index, size in zip(call.args[1], sizes, strict=False)]
+    if call.name.startswith(_POOLS) and device != "meta":
+        largest = function(call.name.replace("_backward", ""))
+        args[7] = largest(*args[1:7])[1]
     if base.startswith("grid_sampler") and device != "meta":
         args[2 if base.endswith("backward") else 1].uniform_(-1, 1)
     return args, kwargs

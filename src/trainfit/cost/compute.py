@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from math import log2, prod
+from typing import NamedTuple
 
 from trainfit.cost.vectors import by_vectors
 from trainfit.cost.work import (
@@ -173,15 +174,10 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     backend = name.split("_")[0]
     is_causal, dropout = _attention_options(op, backend, is_backward)
     products = (5 if is_backward else 2) * (1 + value.shape[3] / dim) / (2 if is_causal else 1)
-    tile = _ATTENTION_TILES[backend, is_backward]
-    whole = (_round_up(length, tile), _round_up(key.shape[2], tile), _round_up(dim, _HEAD_TILES[backend]))
-    blocks = whole[is_backward] // _BLOCK
+    tile = _tile(backend, is_backward, item_bytes(query.dtype) == 2, dim)
+    whole = (_round_up(length, tile.queries), _round_up(key.shape[2], tile.keys), _round_up(dim, _HEAD_TILES[backend]))
     flops = round(products * batch * heads * prod(whole))
-    is_large = is_backward and query.dtype == "float32"  # of blocks of the efficient kernels
-    shares = backend == "efficient" and not is_large
-    at_once = 1 if backend == "efficient" and is_large and dim > _HALF_HEAD else _BLOCKS_AT_ONCE
-    num_blocks = _in_whole_waves(batch * heads * blocks, 1 if shares else at_once, num_sms)
-    own = (batch * heads if is_causal else num_blocks / max(blocks, 1), *whole)
+    own = (batch * heads if is_causal else _in_whole_waves(batch * heads, whole[is_backward], tile, num_sms), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, (batch * heads, length, key.shape[2], dim))  # of whole tiles all bytes count
     shared = log(heads / key.shape[1])
@@ -191,9 +187,10 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
         whole_flops = products * pairs * length * key_length * dim
-        waves = pairs * -(-(key_length if is_backward else length) // _BLOCK) / (at_once * num_sms)
+        waves = pairs * -(-(key_length if is_backward else length) // tile.block) / (tile.at_once * num_sms)
         stretch = whole_flops / max(flops, 1) / min(waves, 1.0)
-        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared)
+        idle = _IDLE_WEIGHT * min(max(-log2(waves), 0.0), 1.0)
+        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared, idle)
         if " mask" in rule:
             coordinates += added
         nbytes = traffic_bytes(parts, sizes)
@@ -221,9 +218,47 @@ def _attention_axes(tensor: TensorRef, query: TensorRef, key: TensorRef) -> tupl
     return (0, 1, 2) if tensor.shape[-1] == key.shape[2] else (0, 1)  # a mask, or a number per query
 
 
-def _in_whole_waves(blocks: int, at_once: int, num_sms: int) -> int:
-    """How many blocks of attention take as long: one on each processor, or a multiple of those that run at a time."""
-    return num_sms if blocks <= num_sms else _round_up(blocks, at_once * num_sms)
+class _Tile(NamedTuple):
+    """How a kernel of attention divides its scores."""
+
+    queries: int
+    keys: int
+    """Scores are computed in tiles of these sides, also where a sequence ends in the middle of one."""
+    block: int
+    """Queries (keys, backward) that a block of threads has; it walks over all keys (queries)."""
+    at_once: int
+    """Blocks that keep a processor busy: fewer take as long."""
+    grain: int
+    """Of how many blocks on a processor each ends when the others do."""
+    whole_keys: int = 0
+    most_blocks: int = 0
+
+
+def _tile(backend: str, is_backward: bool, is_half: bool, dim: int) -> _Tile:
+    if backend != "efficient":
+        side = _ATTENTION_TILES[backend, is_backward]
+        return _Tile(side, side, 64, 2, 2)
+    is_wide, is_widest = dim > 64, dim > 128
+    if not is_backward:
+        at_once = 1 if not is_half and is_wide and not is_widest else 2
+        return _Tile(32 if is_widest else 64, 128 if is_wide else 64, 32 if is_widest else 64, at_once, 1)
+    keys = 128 if is_half and is_wide and not is_widest else 64
+    at_once = 1 if is_wide and not (is_half and is_widest) else 2
+    most = 200 if is_half and is_widest else 0
+    return _Tile(128 if is_wide else 64, keys, keys, at_once, 1 if is_half else at_once, 2 * keys, most)
+
+
+def _in_whole_waves(pairs: int, length: int, tile: _Tile, num_sms: int) -> float:
+    """How many heads take as long as these."""
+    blocks = max(length // tile.block, 1)
+    apart = blocks
+    if pairs >= 256 and length <= tile.whole_keys:
+        apart = 1
+    if tile.most_blocks:
+        apart = max(min(apart, tile.most_blocks // pairs), 1)
+    count = pairs * apart
+    slots = num_sms if count <= num_sms else _round_up(count, tile.grain * num_sms)
+    return slots * -(-blocks // apart) / blocks
 
 
 def _round_up(size: int, multiple: int) -> int:
@@ -240,6 +275,7 @@ _HEAD_TILES = {"cudnn": 32, "flash": 32, "efficient": 64}
 _BLOCK, _BLOCKS_AT_ONCE = 64, 2
 """Queries or keys that a block of threads has, and blocks that a processor runs at a time; or one of twice as many. Of
 the small ones of the efficient kernels (all but the backward ones for fp32) it runs more, and each takes its share."""
+_IDLE_WEIGHT = 1.0
 _HALF_HEAD = 64
 """Of wider heads an efficient backward block for fp32 takes more than half of what a processor keeps for all."""
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
