@@ -1,12 +1,12 @@
-"""The table of nets of public libraries: predictions beside what the GPU measured, the closed part's first.
+"""The table of nets of public libraries: predictions beside what the GPU measured, the sealed part's first.
 
     python benchmarks/libraries_table.py > benchmarks/results/libraries_h200.md
 
 In: results/libraries_h200.jsonl (survey_measure.py), libraries_steps_h200.jsonl (measure_host.py: further processes of
-steps that wait for the CPU), predictions of second_predict.py: libraries_closed_predicted_h200.jsonl and
-libraries_open_predicted_h200.jsonl, both committed before anything was measured, libraries_own_host_h200.jsonl (by what
-`calibrate` timed of the host in the run that measured), libraries_open_now_h200.jsonl (after the open ones were looked
-into) and libraries_closed_now_h200.jsonl. Out: tables, and how many rows are within the limits. Errors are
+steps that wait for the CPU), predictions of second_predict.py: libraries_PART_predicted_h200.jsonl of the parts sealed,
+closed and open, all committed before anything of the part was measured, libraries_own_host_h200.jsonl (by what
+`calibrate` timed of the host in the run that measured) and libraries_PART_now_h200.jsonl (by the shipped profile, after
+they were looked into). Out: tables, and how many rows are within the limits. Errors are
 predicted / measured - 1.
 """
 
@@ -28,6 +28,7 @@ Predicted with torch 2.11 and no GPU; errors are predicted / measured - 1. Alloc
 allocator. "own host": the step by what `calibrate` timed of the host in the run that measured these rows. "now":
 predicted by the shipped profile after these rows were measured, no blind test; a dash: as before.
 """
+SEALED = """TO BE WRITTEN"""
 CLOSED = """Everything was frozen, then these 44 were predicted with the shipped profile and the predictions
 committed, then they were measured, in one run. Steps that were predicted to wait for the CPU, or not for sure to be
 bound by kernels, then ran in turns with the host's part of `calibrate`, two or three processes each, as was decided
@@ -71,7 +72,8 @@ def part(name: str) -> Iterator[str]:
 def document() -> Iterator[str]:
     yield HEAD
     for name, title, text in (
-        ("closed", "Closed: predicted before they were measured", CLOSED),
+        ("sealed", "Sealed: predicted before they were measured", SEALED),
+        ("closed", "Closed: blind until they were measured, since then among the nets that calibrate's ops are of", CLOSED),
         ("open", "Open", OPEN),
     ):
         yield f"## {title}\n\n{text}\n"

@@ -175,8 +175,10 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     is_causal, dropout = _attention_options(op, backend, is_backward)
     products = (5 if is_backward else 2) * (1 + value.shape[3] / dim) / (2 if is_causal else 1)
     tile = _tile(backend, is_backward, item_bytes(query.dtype) == 2, dim)
-    whole = (_round_up(length, tile.queries), _round_up(key.shape[2], tile.keys), _round_up(dim, _HEAD_TILES[backend]))
-    flops = round(products * batch * heads * prod(whole))
+    sides = (tile.queries, tile.keys, _HEAD_TILES[backend])
+    lengths = (length, key.shape[2], dim)
+    whole = tuple(_whole(size, side) if backend == "efficient" else _round_up(size, side) for size, side in zip(lengths, sides, strict=True))
+    flops = round(products * batch * heads * prod(map(max, whole, sides)))
     own = (batch * heads if is_causal else _in_whole_waves(batch * heads, whole[is_backward], tile, num_sms), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, (batch * heads, length, key.shape[2], dim))  # of whole tiles all bytes count
@@ -184,12 +186,14 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     mask = _mask(op, backend, is_backward)
     added = () if mask is None else _of_a_mask(mask, is_learned=is_backward and op.outputs[-1].shape == mask.shape)
 
+    slowness = 1.0 if backend != 'efficient' else 8.0 if item_bytes(query.dtype) == 2 else 2.0
+
     def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
-        whole_flops = products * pairs * length * key_length * dim
+        whole_flops = products * pairs * prod(map(max, sizes[1:], sides))
         waves = pairs * -(-(key_length if is_backward else length) // tile.block) / (tile.at_once * num_sms)
-        stretch = whole_flops / max(flops, 1) / min(waves, 1.0)
-        idle = _IDLE_WEIGHT * min(max(-log2(waves), 0.0), 1.0)
+        stretch = slowness * whole_flops / max(flops, 1) / min(waves, 1.0)
+        idle = (backend == 'efficient') * _IDLE_WEIGHT * min(max(-log2(waves), 0.0), 1.0)
         coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared, idle)
         if " mask" in rule:
             coordinates += added
@@ -243,9 +247,9 @@ def _tile(backend: str, is_backward: bool, is_half: bool, dim: int) -> _Tile:
         at_once = 1 if not is_half and is_wide and not is_widest else 2
         return _Tile(32 if is_widest else 64, 128 if is_wide else 64, 32 if is_widest else 64, at_once, 1)
     keys = 128 if is_half and is_wide and not is_widest else 64
-    at_once = 1 if is_wide and not (is_half and is_widest) else 2
+    at_once = 1 if is_wide else 3 if is_half and not is_wide else 2
     most = 200 if is_half and is_widest else 0
-    return _Tile(128 if is_wide else 64, keys, keys, at_once, 1 if is_half else at_once, 2 * keys, most)
+    return _Tile(128 if is_wide else 64, keys, keys, at_once, at_once, 2 * keys, most)
 
 
 def _in_whole_waves(pairs: int, length: int, tile: _Tile, num_sms: int) -> float:
@@ -259,6 +263,10 @@ def _in_whole_waves(pairs: int, length: int, tile: _Tile, num_sms: int) -> float
     count = pairs * apart
     slots = num_sms if count <= num_sms else _round_up(count, tile.grain * num_sms)
     return slots * -(-blocks // apart) / blocks
+
+
+def _whole(size: int, side: int) -> int:
+    return side // 2 if 0 < size <= side // 2 else _round_up(size, side)
 
 
 def _round_up(size: int, multiple: int) -> int:
