@@ -50,7 +50,9 @@ def can_be_called(name: str, args: list[Any], kwargs: dict[str, Any]) -> bool:
         result = function(name)(*made, **named)
     except (RuntimeError, TypeError, NotImplementedError):
         return False
-    tensors = [value for value in (*made, *(result if isinstance(result, tuple) else (result,))) if hasattr(value, "nbytes")]
+    tensors = [
+        value for value in (*made, *(result if isinstance(result, tuple) else (result,))) if hasattr(value, "nbytes")
+    ]
     return sum(tensor.nbytes for tensor in tensors) <= MOST_BYTES
 
 

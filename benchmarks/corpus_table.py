@@ -164,7 +164,10 @@ def compare_fold(
 
 
 def by_net(found: list[Compared]) -> Iterator[str]:
-    errors = {name: sum(o.priced_ns for o in ops) / sum(o.measured_ns for o in ops) - 1 for name, ops in grouped(found, "net").items()}
+    errors = {
+        name: sum(o.priced_ns for o in ops) / sum(o.measured_ns for o in ops) - 1
+        for name, ops in grouped(found, "net").items()
+    }
     within = sum(abs(error) <= FAR for error in errors.values())
     middle = statistics.median(abs(error) for error in errors.values())
     yield f"{within} of {len(errors)} nets within {FAR:.0%}, median {middle:.1%}, bias {statistics.mean(errors.values()):+.1%}"

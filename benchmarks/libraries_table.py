@@ -73,7 +73,11 @@ def document() -> Iterator[str]:
     yield HEAD
     for name, title, text in (
         ("sealed", "Sealed: predicted before they were measured", SEALED),
-        ("closed", "Closed: blind until they were measured, since then among the nets that calibrate's ops are of", CLOSED),
+        (
+            "closed",
+            "Closed: blind until they were measured, since then among the nets that calibrate's ops are of",
+            CLOSED,
+        ),
         ("open", "Open", OPEN),
     ):
         yield f"## {title}\n\n{text}\n"

@@ -83,7 +83,7 @@ def test_bags_of_embeddings_read_a_row_per_index_and_their_gradient_has_a_table_
 
 
 def test_causal_attention_counts_half_the_products() -> None:
-    rules = {f"attention flash half forward {kind}": [((0.0,) * 5, 1.0)] for kind in ("causal", "full")}
+    rules = {f"attention flash half forward {kind}": [((0.0,) * 6, 1.0)] for kind in ("causal", "full")}
     tensors = ["3*bfloat16[1,1,32768,128]", 0.0]
     outputs = ["bfloat16[1,1,32768,128]"]
     name = "aten._scaled_dot_product_flash_attention.default"
@@ -93,6 +93,17 @@ def test_causal_attention_counts_half_the_products() -> None:
     waves = 2 * 264 / 512  # of blocks; between one head and two times are interpolated
     assert full == pytest.approx(1000 + waves * 4 * 32768**2 * 128 / 1000, abs=10)
     assert causal == round(1000 + 2 * 32768**2 * 128 / 1000)
+
+
+def test_attention_of_few_blocks_takes_as_long_as_one_on_each_processor() -> None:
+    rules = {"attention efficient fp32 forward full": [((0.0,) * 6, 1.0)]}
+    name = "aten._scaled_dot_product_efficient_attention.default"
+
+    def forward_ns(heads: int) -> int:
+        shape = f"float32[1,{heads},4096,128]"  # 64 blocks of 64 queries, of which one fills a processor
+        return ns_of(op(name, [f"3*{shape}", None, True], [shape]), profile=profile_of(rules))
+
+    assert forward_ns(1) == forward_ns(2) < forward_ns(3)
 
 
 def test_an_embedding_reads_rows_and_not_the_table() -> None:

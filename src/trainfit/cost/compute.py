@@ -164,7 +164,8 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
 
     Sequences count as whole tiles, and heads as whole waves: blocks of threads have some queries forward, some keys
     backward, and as many as run at a time take as long as one fewer. Causal blocks are of different lengths and fill
-    each other's gaps. Where blocks do not fill a wave, the processors that idle take as long.
+    each other's gaps. Where blocks do not fill a wave, the processors that idle take as long, and nearly so those that
+    have one block of several: the efficient kernels, whose tiles are known, are compared with what idles as much.
     """
     name = base_name(op).removeprefix("_scaled_dot_product_")
     is_backward = name.endswith("_backward")
@@ -174,10 +175,11 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     backend = name.split("_")[0]
     is_causal, dropout = _attention_options(op, backend, is_backward)
     products = (5 if is_backward else 2) * (1 + value.shape[3] / dim) / (2 if is_causal else 1)
-    tile = _tile(backend, is_backward, item_bytes(query.dtype) == 2, dim)
-    sides = (tile.queries, tile.keys, _HEAD_TILES[backend])
-    lengths = (length, key.shape[2], dim)
-    whole = tuple(_whole(size, side) if backend == "efficient" else _round_up(size, side) for size, side in zip(lengths, sides, strict=True))
+    is_efficient, is_half = backend == "efficient", item_bytes(query.dtype) == 2
+    tile = _tile(backend, is_backward, is_half, dim)
+    sides = tile[:3]
+    round_up = _round_up_or_half if is_efficient else _round_up
+    whole = tuple(round_up(size, side) for size, side in zip((length, key.shape[2], dim), sides, strict=True))
     flops = round(products * batch * heads * prod(map(max, whole, sides)))
     own = (batch * heads if is_causal else _in_whole_waves(batch * heads, whole[is_backward], tile, num_sms), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
@@ -186,14 +188,15 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     mask = _mask(op, backend, is_backward)
     added = () if mask is None else _of_a_mask(mask, is_learned=is_backward and op.outputs[-1].shape == mask.shape)
 
-    slowness = 1.0 if backend != 'efficient' else 8.0 if item_bytes(query.dtype) == 2 else 2.0
-
     def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
-        whole_flops = products * pairs * prod(map(max, sizes[1:], sides))
+        tile = _tile(backend, is_backward, is_half, dim)  # a wider head's may be another
+        whole_flops = products * pairs * prod(map(max, sizes[1:], tile[:3]))
         waves = pairs * -(-(key_length if is_backward else length) // tile.block) / (tile.at_once * num_sms)
-        stretch = slowness * whole_flops / max(flops, 1) / min(waves, 1.0)
-        idle = (backend == 'efficient') * _IDLE_WEIGHT * min(max(-log2(waves), 0.0), 1.0)
+        busy = min(waves, 1.0) or 1.0
+        slowness = _EFFICIENT_HALF_SLOWNESS if is_half and " efficient " in rule else 1.0
+        stretch = slowness * whole_flops / max(flops, 1) / busy
+        idle = min(-log2(busy), _MOST_IDLE) if is_efficient else 0.0
         coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared, idle)
         if " mask" in rule:
             coordinates += added
@@ -202,7 +205,7 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
 
     direction = "backward" if is_backward else "forward"
     causal = "causal" if is_causal else "full"
-    half = "half" if item_bytes(query.dtype) == 2 else "fp32"
+    half = "half" if is_half else "fp32"
     extra = (" mask" if mask is not None else "") + (" dropout" if dropout else "")
     base = f"attention {backend} {half} {direction}"
     other = "full" if is_causal else "causal"
@@ -223,69 +226,77 @@ def _attention_axes(tensor: TensorRef, query: TensorRef, key: TensorRef) -> tupl
 
 
 class _Tile(NamedTuple):
-    """How a kernel of attention divides its scores."""
+    """How a kernel of attention divides its scores among blocks of threads."""
 
     queries: int
     keys: int
-    """Scores are computed in tiles of these sides, also where a sequence ends in the middle of one."""
-    block: int
-    """Queries (keys, backward) that a block of threads has; it walks over all keys (queries)."""
-    at_once: int
-    """Blocks that keep a processor busy: fewer take as long."""
-    grain: int
-    """Of how many blocks on a processor each ends when the others do."""
-    whole_keys: int = 0
+    head: int
+    """Scores are computed in tiles of these sides, and heads as wide as a multiple, also where they end within one."""
+    block: int = 64
+    """Queries, or keys backward, that a block has. It walks over all of the other."""
+    at_once: int = 2
+    """Blocks that keep a processor busy: fewer take about as long."""
+    wave: int = 2
+    """Blocks that a processor begins together; 1 where it begins one whenever one ends, and each takes its share."""
+    joined_keys: int = 0
+    """Where many heads have no more keys, a block has all of a head's."""
     most_blocks: int = 0
+    """Where set, about how many blocks there are at most, of which each has several times as many keys."""
 
 
-def _tile(backend: str, is_backward: bool, is_half: bool, dim: int) -> _Tile:
+_TILES_OF_ATTENTION = {
+    ("cudnn", False): _Tile(128, 128, 32), ("cudnn", True): _Tile(64, 64, 32),
+    ("flash", False): _Tile(128, 128, 32), ("flash", True): _Tile(128, 128, 32),
+}  # fmt: skip
+_NARROW, _WIDE = 64, 128
+"""Head sizes up to which PyTorch has efficient kernels of their own; one takes all that are wider."""
+_MANY_HEADS, _MOST_BLOCKS = 256, 200
+"""PyTorch's: so many heads fill a GPU without their keys being divided, and the backward kernel for wide 16-bit heads,
+which needs memory for sums of each block's, gets no more blocks."""
+_EFFICIENT_HALF_SLOWNESS = 8.0
+"""How many times as long as by the datasheet the efficient kernels compute with 16-bit types: their instructions are
+those of older GPUs. Without it small heads with a mask would seem to wait for memory."""
+_MOST_IDLE = 1.0
+"""How far apart, in doublings, two of the efficient kernels are at most of which one keeps fewer processors busy."""
+
+
+def _tile(backend: str, is_backward: bool, is_half: bool, dim: float) -> _Tile:
+    """Those of PyTorch's efficient kernels by their names; how many run at once as measured: of large ones one fills a
+    processor."""
     if backend != "efficient":
-        side = _ATTENTION_TILES[backend, is_backward]
-        return _Tile(side, side, 64, 2, 2)
-    is_wide, is_widest = dim > 64, dim > 128
+        return _TILES_OF_ATTENTION[backend, is_backward]
+    is_wider, is_widest = dim > _NARROW, dim > _WIDE
     if not is_backward:
-        at_once = 1 if not is_half and is_wide and not is_widest else 2
-        return _Tile(32 if is_widest else 64, 128 if is_wide else 64, 32 if is_widest else 64, at_once, 1)
-    keys = 128 if is_half and is_wide and not is_widest else 64
-    at_once = 1 if is_wide else 3 if is_half and not is_wide else 2
-    most = 200 if is_half and is_widest else 0
-    return _Tile(128 if is_wide else 64, keys, keys, at_once, at_once, 2 * keys, most)
+        queries, keys = 32 if is_widest else 64, 128 if is_wider else 64
+        is_large = is_wider and not is_widest and not is_half
+        return _Tile(queries, keys, 64, block=queries, at_once=1 if is_large else 2, wave=1)
+    queries, keys = 128 if is_wider else 64, 128 if is_half and is_wider and not is_widest else 64
+    if is_half and is_widest:
+        return _Tile(queries, keys, 64, block=keys, joined_keys=2 * keys, most_blocks=_MOST_BLOCKS)
+    at_once = 1 if is_wider else 3 if is_half else 2
+    return _Tile(queries, keys, 64, block=keys, at_once=at_once, wave=at_once, joined_keys=2 * keys)
 
 
-def _in_whole_waves(pairs: int, length: int, tile: _Tile, num_sms: int) -> float:
-    """How many heads take as long as these."""
-    blocks = max(length // tile.block, 1)
-    apart = blocks
-    if pairs >= 256 and length <= tile.whole_keys:
-        apart = 1
+def _in_whole_waves(heads: int, length: int, tile: _Tile, num_sms: int) -> float:
+    """How many heads would take as long without gaps: blocks come one on each processor, or in whole waves."""
+    parts = max(length // tile.block, 1)
+    per_head = 1 if heads >= _MANY_HEADS and length <= tile.joined_keys else parts
     if tile.most_blocks:
-        apart = max(min(apart, tile.most_blocks // pairs), 1)
-    count = pairs * apart
-    slots = num_sms if count <= num_sms else _round_up(count, tile.grain * num_sms)
-    return slots * -(-blocks // apart) / blocks
-
-
-def _whole(size: int, side: int) -> int:
-    return side // 2 if 0 < size <= side // 2 else _round_up(size, side)
+        per_head = max(min(per_head, tile.most_blocks // max(heads, 1)), 1)
+    blocks = heads * per_head
+    places = num_sms if blocks <= num_sms else _round_up(blocks, tile.wave * num_sms)
+    return places * -(-parts // per_head) / parts
 
 
 def _round_up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
 
 
-_ATTENTION_TILES = {
-    ("cudnn", False): 128, ("cudnn", True): 64, ("flash", False): 128, ("flash", True): 128,
-    ("efficient", False): 64, ("efficient", True): 64,
-}  # fmt: skip
-"""Scores are computed in squares of this side, also where a sequence ends in the middle of one."""
-_HEAD_TILES = {"cudnn": 32, "flash": 32, "efficient": 64}
-"""Heads are as wide as a multiple of this, about, or computed as if they were."""
-_BLOCK, _BLOCKS_AT_ONCE = 64, 2
-"""Queries or keys that a block of threads has, and blocks that a processor runs at a time; or one of twice as many. Of
-the small ones of the efficient kernels (all but the backward ones for fp32) it runs more, and each takes its share."""
-_IDLE_WEIGHT = 1.0
-_HALF_HEAD = 64
-"""Of wider heads an efficient backward block for fp32 takes more than half of what a processor keeps for all."""
+def _round_up_or_half(size: int, side: int) -> int:
+    """Of a tile that is half empty or more some is skipped, by how much is for the table to say."""
+    return side // 2 if 0 < size <= side // 2 else _round_up(size, side)
+
+
 _OPTION_PLACES = {  # backend, backward: where dropout, is_causal and the mask stand; None: there is no mask
     ("cudnn", False): (5, 6, 3), ("cudnn", True): (13, 14, 8),
     ("flash", False): (3, 4, None), ("flash", True): (10, 11, None),

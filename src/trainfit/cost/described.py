@@ -52,7 +52,9 @@ def _described_items(items: Sequence[object]) -> list[object]:
 def _described_one(value: object) -> object:
     if isinstance(value, TensorRef):
         text = f"{value.dtype}[{','.join(map(str, value.shape))}]"
-        return text if value.stride == contiguous_stride(value.shape) else f"{text}{{{','.join(map(str, value.stride))}}}"
+        return (
+            text if value.stride == contiguous_stride(value.shape) else f"{text}{{{','.join(map(str, value.stride))}}}"
+        )
     if isinstance(value, tuple):
         return _described_items(value)
     return value
