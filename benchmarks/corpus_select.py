@@ -61,7 +61,8 @@ def is_layer(op: Op) -> bool:
     if base_name(op) != "_cudnn_rnn":
         return False
     data, projected, layers, batch_first, both, packed = (op.args[place] for place in (0, 8, 9, 10, 13, 14))
-    assert isinstance(data, TensorRef) and isinstance(layers, int)
+    assert isinstance(data, TensorRef)
+    assert isinstance(layers, int)
     steps = data.shape[1 if batch_first else 0]
     return not projected and not packed and steps * layers * (1 + bool(both)) <= MOST_STEPS
 

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from corpus_select import nets
+from trainfit.calibrate.replayed import read
 from trainfit.cost import Pricing, price_with, pricing_for
 from trainfit.cost.classify import works
-from trainfit.calibrate.replayed import read
 from trainfit.cost.described import described, read_op
 from trainfit.cost.profile import Profile, parse_tables, shipped_profile
 from trainfit.cost.reduce import in_a_step_ns, reduce_samples
@@ -170,7 +170,8 @@ def by_net(found: list[Compared]) -> Iterator[str]:
     }
     within = sum(abs(error) <= FAR for error in errors.values())
     middle = statistics.median(abs(error) for error in errors.values())
-    yield f"{within} of {len(errors)} nets within {FAR:.0%}, median {middle:.1%}, bias {statistics.mean(errors.values()):+.1%}"
+    bias = statistics.mean(errors.values())
+    yield f"{within} of {len(errors)} nets within {FAR:.0%}, median {middle:.1%}, bias {bias:+.1%}"
     worst = sorted(errors, key=lambda name: -abs(errors[name]))
     yield ", ".join(f"{name} {errors[name]:+.0%}" for name in worst if abs(errors[name]) > FAR)
 

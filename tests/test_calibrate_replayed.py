@@ -17,7 +17,8 @@ def called(name: str, *args: object, **kwargs: object) -> tuple[list[object], di
 
 def test_tensors_have_the_shape_the_strides_and_the_type_that_they_had() -> None:
     (left, right), _ = called("aten.mm.default", "bfloat16[8,4]{1,8}", "bfloat16[4,2]")
-    assert isinstance(left, torch.Tensor) and isinstance(right, torch.Tensor)
+    assert isinstance(left, torch.Tensor)
+    assert isinstance(right, torch.Tensor)
     assert (left.shape, left.stride(), left.dtype) == ((8, 4), (1, 8), torch.bfloat16)
     assert (right.shape, right.stride()) == ((4, 2), (2, 1))
 

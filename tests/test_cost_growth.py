@@ -119,10 +119,11 @@ def recurrent(batch: int, width: int, steps: int) -> Op:
 HALF, TYPES = ("bfloat16",), ("bfloat16", "float32")
 EACH = (False, True)
 WIDE, DEEP = (1, 10), (0, 9)
+SEVERAL = (1, 9)  # one matrix alone runs as a plain product does
 """log2 of the least and the most of a size."""
 KINDS: list[tuple[Make, tuple[tuple[int, int], ...]]] = [
     *((product(*case), ((0, 0), WIDE, WIDE, WIDE)) for case in itertools.product(("mm", "addmm"), TYPES, "nt")),
-    *((product("bmm", t, order), (DEEP, DEEP, DEEP, DEEP)) for t, order in itertools.product(TYPES, "nt")),
+    *((product("bmm", t, order), (SEVERAL, DEEP, DEEP, DEEP)) for t, order in itertools.product(TYPES, "nt")),
     *((attention(*case), ((0, 6), (0, 6), (4, 13), (3, 3)))  # heads of other widths are padded, or take other kernels
       for case in (*itertools.product(("flash", "cudnn", "efficient"), HALF, EACH, EACH),
                    *itertools.product(("efficient",), TYPES[1:], EACH, EACH))),

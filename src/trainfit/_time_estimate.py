@@ -5,6 +5,7 @@ This file composes the stages and adds up what they found: by phase, by op, by m
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -245,13 +246,15 @@ def price_steady_step(trace: Trace, pricing: Pricing) -> SteadyStep:
 
 
 def timed_points(trace: Trace, points: Iterable[TimelinePoint], op_ends_ns: Sequence[int]) -> tuple[TimelinePoint, ...]:
-    """The memory timeline with the moment of each point; both are in the order in which the steady step runs."""
+    """The memory timeline with the moment of each point; both are in the order in which the steady step runs. What the
+    CPU alone does is never before what the GPU did until then."""
     sections = (trace.sections[index] for index in trace.steady_step)
     running = [op for section in sections for op in range(section.first_op, section.last_op)]
+    done_ns = list(itertools.accumulate(op_ends_ns, max))
     timed, position = [], 0
     for point in points:
         position = running.index(point.op, position)
-        timed.append(replace(point, time_ns=op_ends_ns[position]))
+        timed.append(replace(point, time_ns=done_ns[position]))
     return tuple(timed)
 
 
