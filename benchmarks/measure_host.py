@@ -49,6 +49,7 @@ from measure_time import jobs_of
 from timeline import issued, small, timeline
 from trainfit.calibrate.host import prepare_host, time_host
 from zoo import select
+from zoo_libraries import STARTS_CUDA
 
 CASES = (
     "qwen3", "qwen2_amp", "llama_adafactor", "gru_fp32", "gru_bf16", "lstm_amp", "wav2vec2", "llama_lora",
@@ -239,8 +240,9 @@ def batches(jobs: Sequence[Job], with_host: bool) -> Iterator[list[Job]]:
 
 
 def import_models(jobs: Sequence[Job]) -> None:
-    """What building a case imports; on the meta device nothing is computed."""
-    for name in dict(jobs):
+    """What building a case imports, but for what starts CUDA; on the meta device nothing is computed."""
+    starting = tuple(f"{library}_" for library in STARTS_CUDA)
+    for name in (name for name in dict(jobs) if not name.startswith(starting)):
         with contextlib.suppress(Exception), torch.device("meta"):
             select([name], tiny=True)[0].module(False)
 
