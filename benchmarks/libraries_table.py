@@ -29,9 +29,9 @@ allocator. "own host": the step by what `calibrate` timed of the host in the run
 predicted by the shipped profile after these rows were measured, no blind test; a dash: as before.
 """
 SEALED = """Families of the closed two thirds that no draw had reached, none of whose nets is among those that
-`calibrate` replays ops of. Somebody who did not mend prices drew them and wrote what had to be written (nine had been
-written before). They were predicted, the predictions committed, then they were measured, in one run. The predictions
-were made by the prices of the commit before theirs; attention's were being changed meanwhile, and their commit has an
+`calibrate` replays ops of. None was read while prices were mended, but nine had been written before. They were
+predicted, the predictions committed, then they were measured, in one run. The predictions were made
+by the prices of the commit before theirs; attention's were being changed meanwhile, and their commit has an
 unfinished state of that. Further processes beside the host's part of `calibrate` failed (a library had started CUDA
 before they were forked), so steps are one process each, and by the shipped host, another machine's. chroma in
 float16 fails in cuBLAS on that machine. Why four are beyond 8% of GPU busy, by the names of their kernels:

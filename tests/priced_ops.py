@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from trainfit.cost import Profile, price_ops
+from trainfit.cost.classify import works
 from trainfit.cost.described import read_op
 from trainfit.cost.host import WEIGHED, HostCosts
 from trainfit.cost.host_fit import Timing
 from trainfit.cost.interpolate import Table
+from trainfit.cost.work import Work
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.records import Op, Phase
 
@@ -116,3 +118,13 @@ TIMINGS = {
     ),
 }  # fmt: skip
 WEIGHTS = dict.fromkeys(WEIGHED, 100)
+
+
+def rule_of(an_op: Op) -> str:
+    """The table that prices it first."""
+    return works(an_op, H200.num_sms)[0].rule
+
+
+def computing_ns(work: Work) -> float:
+    """Its arithmetic on an H200."""
+    return work.stretch * work.arithmetic_ns(H200)

@@ -7,7 +7,7 @@ from math import log2
 
 import pytest
 
-from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
+from priced_ops import H200, SIMPLE_GPU, computing_ns, ns_of, op, profile_of, rule_of
 from trainfit.cost import Pricing, convolution_op, price_with
 from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.convolution import as_measured, is_by_winograd
@@ -52,10 +52,6 @@ def signal(groups: int = 1) -> Op:
     settings: list[object] = [[1], [0], [8], False, [0], groups]
     args: list[object] = ["bfloat16[4,64,100]", f"bfloat16[64,{64 // groups},5]", None, *settings]
     return op("aten.convolution.default", args, ["bfloat16[4,64,68]"])
-
-
-def rule_of(an_op: Op) -> str:
-    return works(an_op, H200.num_sms)[0].rule
 
 
 def test_layout_changes_and_the_product_come_one_after_the_other() -> None:
@@ -358,10 +354,6 @@ def test_first_layers_in_float16_have_kernels_of_four_channels() -> None:
     assert work.rule == "convolution forward plain half nchw first"
     assert rule_of(as_measured(layer, "sm90_xmma_fprop_image_first_layer_f16f16", 1)) == work.rule
     assert computing_ns(work) == pytest.approx(2600 + 7200 + 2 * 128 * 16 * 36 / 130_000)
-
-
-def computing_ns(work: Work) -> float:
-    return work.stretch * work.arithmetic_ns(H200)
 
 
 def test_a_kernel_with_a_thread_for_each_result_counts_every_pixel_of_the_window() -> None:

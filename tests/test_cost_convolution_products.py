@@ -6,26 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from priced_ops import H200, op
+from priced_ops import computing_ns, op, rule_of
 from trainfit.cost import convolution_op
 from trainfit.cost.classify import works
 from trainfit.cost.convolution import as_measured
 from trainfit.cost.work import Work
-from trainfit.records import Op
 
 
 @pytest.fixture(autouse=True)
 def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("asked", "tiling_of"):
         monkeypatch.setattr(convolution_op, name, lambda *_: None)
-
-
-def rule_of(an_op: Op) -> str:
-    return works(an_op, H200.num_sms)[0].rule
-
-
-def computing_ns(work: Work) -> float:
-    return work.stretch * work.arithmetic_ns(H200)
 
 
 def _product(side: int, is_gradient: bool) -> Work:

@@ -7,7 +7,7 @@ from math import log2
 
 import pytest
 
-from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of
+from priced_ops import H200, SIMPLE_GPU, ns_of, op, profile_of, rule_of
 from trainfit.cost import price_ops
 from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.reduce import in_a_step_ns, reduce_samples
@@ -15,10 +15,6 @@ from trainfit.cost.work import Work
 from trainfit.records import Op
 
 CONTIGUOUS = {"copy contiguous": [((0.0, 0.0, 0.0), 1.0)]}
-
-
-def rule_of(an_op: Op) -> str:
-    return works(an_op, H200.num_sms)[0].rule
 
 
 def test_a_list_that_is_multiplied_by_itself_is_read_once() -> None:

@@ -6,15 +6,11 @@ from math import log2
 
 import pytest
 
-from priced_ops import H200, op
+from priced_ops import H200, op, rule_of
 from trainfit.cost.classify import hidden_ops, works
 from trainfit.cost.reduce import in_a_step_ns, reduce_samples
 from trainfit.cost.work import Work, waited_bytes
 from trainfit.records import Op
-
-
-def rule_of(an_op: Op) -> str:
-    return works(an_op, H200.num_sms)[0].rule
 
 
 def running(shape: str, dim: int) -> Work:
