@@ -151,7 +151,8 @@ def test_an_op_of_which_one_size_grows_never_takes_less_time(
     if make.__qualname__.startswith("rows") and sizes[0] <= 2**16 < larger[0]:  # torch has other kernels beyond
         larger[0] = 2**16
     smaller, grown = make(*sizes), make(*larger)
-    changing = {"softmax": 1.01, "native_batch_norm": 1.15}  # kernels whose threads change with the width, or the image
+    # kernels whose threads change with the width, the image, or the number of images (of windows per channel)
+    changing = {"softmax": 1.01, "native_batch_norm": 1.15, "convolution_backward": 1.05}
     allowed = next((most for part, most in changing.items() if part in smaller.name), 1)
     assert ns_of(smaller) <= allowed * ns_of(grown)
 
