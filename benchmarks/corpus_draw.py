@@ -6,7 +6,7 @@
 Nets are those of the libraries' families that are open (libraries_draw.py) or were measured before, in several
 variants, and model types of transformers that a survey drew (survey_draw.py), each in another precision, layout and
 batch than there: a seed draws them; with `--zoo` those that this folder has in plain torch or by hand, as they are,
-whose GPU time was measured. Every fourth type of transformers, and the families that are still closed, stay
+whose GPU time was measured. Every fourth type of transformers, and the families that are still unread, stay
 out: other nets are to be predicted blindly. FOLDER/NAME.json.gz: the net, and per distinct op of a steady step how
 often it is called, what it is priced at, and by which rule. Nets that are there are not traced again.
 """
@@ -57,7 +57,7 @@ class Job:
 
 def jobs() -> list[Job]:
     lines = map(json.loads, libraries_draw.DRAWN.read_text().splitlines())
-    seen = {line["family"] for line in lines if line["part"] != "sealed"}
+    seen = {line["family"] for line in lines if line["part"] != "unread"}
     families = [
         (job.family, job.library)
         for library in zoo_libraries.PACKAGES

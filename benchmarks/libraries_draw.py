@@ -3,16 +3,18 @@
     python benchmarks/libraries_draw.py --part open --predicted PREDICTIONS      # 24 to develop with
     python benchmarks/libraries_draw.py --part closed --predicted PREDICTIONS    # 44, predicted before measured
     python benchmarks/libraries_draw.py --part sealed --predicted PREDICTIONS    # 52 more, drawn later
+    python benchmarks/libraries_draw.py --part unread --predicted PREDICTIONS    # 50 more, of other libraries too
     python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
 
 A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
 are the names below, written down before the seed put them in order. Every third family of a library's order is open,
-the others are closed; sealed are the next closed ones, after those that were drawn. For each the seed draws the variant
-with 5 to 350 million parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing,
-clipping, and how long the GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the
-batch is scaled by what is predicted. What cannot be trained so, or not be traced without stating sizes, is a line with
-the reason ("skipped") in results/libraries_drawn.jsonl. Families that stand in the file are not drawn again, so the
-script can be stopped and go on.
+the others are closed; sealed are the next closed ones, after those that were drawn, and unread the next after these
+and all families of libraries that no earlier part had. For each the part's seed draws the variant with 5 to 350 million
+parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the
+GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the batch is scaled by what is
+predicted. What cannot be trained so, or not be traced without stating sizes, is a line with the reason ("skipped") in
+results/libraries_drawn.jsonl. Families that stand in the file are not drawn again, so the script can be stopped and go
+on.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from zoo_case import Precision
 from zoo_libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
 
 SEED = 20261120
+UNREAD_SEED = "20261118 unread"
 WRITTEN_NAMES: dict[str, tuple[str, ...]] = {
     "diffusers": (
         "unet_2d", "unet_of_texts", "unet_of_films", "spatio_temporal_unet", "motion_unet", "kandinsky_3",
@@ -72,6 +75,27 @@ WRITTEN_NAMES: dict[str, tuple[str, ...]] = {
         "rotary_lm", "alibi_lm", "masked_lm", "x_vit", "x_encoder_decoder", "recurrent_memory", "continuous", "x_val",
         "belief_state", "next_latent", "macaron", "sandwich", "memory_tokens", "cross_attender", "neo_mlp",
     ),
+    "vit_pytorch": (
+        "compact_transformer", "convolutional_projections", "cross_scale", "regional", "scalable", "separable",
+        "token_to_token", "re_attention", "rotary_vision", "two_resolutions", "films_of_patches", "normalised",
+    ),
+    "ultralytics": ("yolo_8_segment", "yolo_9_detect", "yolo_11_classify", "yolo_12_detect", "yolo_26_detect"),
+    "open_clip": ("clip_resnet", "coca", "clip_convnext", "clip_sigmoid", "clip_vitamin"),
+    "speechbrain": ("ecapa_tdnn", "voice_resnet", "crdnn", "context_net", "cnn_14", "diff_wave"),
+    "denoising_diffusion": ("karras_unet", "karras_unet_1d", "karras_unet_3d", "unet_1d"),
+    "neuralop": ("uno", "tensor_fno", "codano"),
+    "kornia": ("loftr", "dexined", "dedode"),
+    "pytorchvideo": ("slow_fast", "x3d", "channel_separated"),
+    "segment_anything": ("prompted_masks",),
+    "encodec": ("residual_codec",),
+    "itransformer": ("inverted", "inverted_fft"),
+    "rtdl": ("tabular_resnet", "periodic_mlp"),
+    "routing_transformer": ("routed_lm",),
+    "linformer": ("linformer_lm",),
+    "lightly": ("swav", "vicreg", "tico"),
+    "transformers_more": (
+        "vilt", "lxmert", "autoformer", "patch_tst", "pix2struct", "vit_pose", "clap", "x_clip", "bros", "mgp_str",
+    ),
 }  # fmt: skip
 COUNTS: dict[Part, dict[str, int]] = {
     "open": {"timm": 9, "torchvision": 4, "diffusers": 4, "monai": 2, "smp": 1, "torchaudio": 1, "pyg": 2,
@@ -80,7 +104,13 @@ COUNTS: dict[Part, dict[str, int]] = {
                "x_transformers": 2},
     "sealed": {"timm": 20, "torchvision": 4, "diffusers": 8, "monai": 5, "smp": 4, "torchaudio": 3, "pyg": 4,
                "x_transformers": 4},
+    "unread": {"timm": 10, "diffusers": 1, "monai": 1, "smp": 1, "x_transformers": 1, "vit_pytorch": 8,
+               "ultralytics": 4, "open_clip": 3, "speechbrain": 4, "denoising_diffusion": 1, "kornia": 2,
+               "pytorchvideo": 2, "encodec": 1, "itransformer": 1, "routing_transformer": 1, "linformer": 1,
+               "lightly": 1, "transformers_more": 7},
 }  # fmt: skip
+OF_SEED: dict[Part, Part] = {"open": "open", "closed": "closed", "sealed": "closed", "unread": "closed"}
+"""Where a later part takes its families, of libraries that the first parts had."""
 ROW = 3
 PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
 OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor": 5}
@@ -104,8 +134,10 @@ class Skipped(Exception):
 
 def order(library: str) -> Iterator[Job]:
     names = sorted(families(library))
-    for number, family in enumerate(random.Random(f"{SEED} {library}").sample(names, len(names))):
-        yield Job(family, library, "closed" if number % ROW else "open")
+    is_new = library not in COUNTS["open"]  # a library that only the last part has
+    shuffled = random.Random(f"{UNREAD_SEED if is_new else SEED} {library}").sample(names, len(names))
+    for number, family in enumerate(shuffled):
+        yield Job(family, library, "unread" if is_new else "closed" if number % ROW else "open")
 
 
 def families(library: str) -> tuple[str, ...]:
@@ -125,7 +157,7 @@ def variants_of(library: str) -> dict[str, list[str]]:
 
 def draw_family(job: Job) -> tuple[Drawn, float]:
     """It with a first batch, and for how many milliseconds the GPU is to be busy."""
-    chance = random.Random(f"{SEED} {job.family}")
+    chance = random.Random(f"{UNREAD_SEED if job.part == 'unread' else SEED} {job.family}")
     precision = chance.choices(list(PRECISIONS), list(PRECISIONS.values()))[0]
     optimizer = chance.choices(list(OPTIMIZERS), list(OPTIMIZERS.values()))[0]
     channels_last, checkpointed, clipped = (chance.random() < share for share in (0.5, 0.12, 0.2))
@@ -227,12 +259,12 @@ def draw(part: Part, library: str, predicted: Path) -> None:
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
     done = {line["family"] for line in lines}
     here = [line for line in lines if (line["part"], line["library"]) == (part, library) and "skipped" not in line]
-    missing = COUNTS[part][library] - len(here)
+    missing = COUNTS[part].get(library, 0) - len(here)
     if missing <= 0:
         return
     module = importlib.import_module(f"zoo_libraries_{library}")
-    of = "closed" if part == "sealed" else part
-    jobs = [replace(job, part=part) for job in order(library) if job.part == of and job.family not in done]
+    jobs = [replace(job, part=part) for job in order(library) if job.part in (part, OF_SEED[part])]
+    jobs = [job for job in jobs if job.family not in done]
     if library in WRITTEN_NAMES:  # as many as are written; whoever needs more writes them first
         jobs = list(itertools.takewhile(lambda job: job.family in module.WRITTEN, jobs))
     for job, found in forks.run(jobs, consider, width=1, timeout_s=LIMIT_S):

@@ -1,10 +1,10 @@
 """Nets that public libraries have, as a seed drew them: timm, torchvision, diffusers, monai and others.
 
 libraries_draw.py drew them and wrote results/libraries_drawn.jsonl; here its lines become cases. `open` ones are there
-to develop with, `closed` ones are predicted before anybody measures them; so are `sealed` ones, drawn later. They are
-not part of `zoo()`; `select` knows by name those whose library can be imported, and imports it then. Nothing else is
-imported here, and nothing needs a GPU. In: whether they are to be small (a CPU then trains them in seconds). Out:
-cases.
+to develop with, `closed` ones are predicted before anybody measures them; so are `sealed` and `unread` ones, drawn
+later. They are not part of `zoo()`; `select` knows by name those whose library can be imported, and imports it then.
+Nothing else is imported here, and nothing needs a GPU. In: whether they are to be small (a CPU then trains them in
+seconds). Out: cases.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
+from unittest.mock import MagicMock
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +28,7 @@ from zoo_case import Case, Precision
 from zoo_survey_nets import Net, to_layout
 
 DRAWN = Path(__file__).parent / "results" / "libraries_drawn.jsonl"
-Part = Literal["open", "closed", "sealed"]
+Part = Literal["open", "closed", "sealed", "unread"]
 PACKAGES = {
     "timm": "timm",
     "torchvision": "torchvision",
@@ -35,10 +38,27 @@ PACKAGES = {
     "torchaudio": "torchaudio",
     "pyg": "torch_geometric",
     "x_transformers": "x_transformers",
+    "vit_pytorch": "vit_pytorch",
+    "ultralytics": "ultralytics",
+    "open_clip": "open_clip",
+    "speechbrain": "speechbrain",
+    "denoising_diffusion": "denoising_diffusion_pytorch",
+    "neuralop": "neuralop",
+    "kornia": "kornia",
+    "pytorchvideo": "pytorchvideo",
+    "segment_anything": "segment_anything",
+    "encodec": "encodec",
+    "itransformer": "iTransformer",
+    "rtdl": "rtdl_revisiting_models",
+    "routing_transformer": "routing_transformer",
+    "linformer": "linformer",
+    "lightly": "lightly",
+    "transformers_more": "transformers",
 }
 """The package of each library; zoo_libraries_NAME.py has its nets."""
-STARTS_CUDA = ("pyg",)
-"""What starts CUDA when it is imported, and must not be by a process that forks others which use CUDA."""
+STARTS_CUDA = ("pyg", "itransformer", "speechbrain")
+"""What starts CUDA when it is imported or built, and must not be by a process that forks others which use CUDA;
+speechbrain also changes for the whole process how scripted functions run."""
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "fused": partial(torch.optim.AdamW, fused=True),
@@ -129,6 +149,18 @@ def import_nets(library: str) -> Any:
             return importlib.import_module(f"zoo_libraries_{library}")
     finally:
         torch.set_default_dtype(dtype)
+
+
+@contextmanager
+def stand_ins(*names: str) -> Iterator[None]:
+    """For modules that a library imports, though its nets do not use them; they are large, and may be missing."""
+    missing = [name for name in names if importlib.util.find_spec(name.split(".")[0]) is None]
+    sys.modules.update({name: MagicMock(__version__="0") for name in missing})
+    try:
+        yield
+    finally:
+        for name in missing:
+            del sys.modules[name]
 
 
 def net_of(library: str, model: str, size: str, tiny: bool) -> Net:

@@ -124,7 +124,7 @@ def test_a_norm_of_rows_that_do_not_lie_in_memory_pays_for_the_copy() -> None:
     outputs: list[object] = ["float32[4,8]", "float32[4,1]", "float32[4,1]"]
     norm_ns = 1000 + 2 * 32 * 8 * 132  # as many rows as keep memory busy; weights and numbers per row are not counted
     assert ns_of(op(name, ["float32[4,8]", *rest], outputs), profile=profile) == norm_ns
-    copy_ns = 3 * (1000 + 10 * 32)  # an element's place takes as long as ten bytes
+    copy_ns = 3 * (1000 + 12 * 32)  # an element's place takes as long as twelve bytes
     assert ns_of(op(name, ["float32[4,8]{1,4}", *rest], outputs), profile=profile) == norm_ns + copy_ns
 
 

@@ -44,6 +44,8 @@ def test_indices_of_the_host_are_copied_before_they_are_used() -> None:
         ("float16[1000,512,8]", "float16[1000,8,1]", "float16[1000,512,1]", "half vector along", 2 * 15_400),
         ("float16[1000,3,32]", "float16[1000,32,1]", "float16[1000,3,1]", "half vector along odd", 3100),
         ("float32[1000,64,1]", "float32[1000,1,65]", "float32[1000,64,65]", "float32 outer", 30_000),
+        ("float16[1000,64,1]", "float16[1000,1,72]", "float16[1000,64,72]", "half outer", 30_000),
+        ("float16[1000,64,1]{64,1,64}", "float16[1000,1,72]", "float16[1000,64,72]", "half outer even", 20_000),
     ],
 )
 def test_products_with_vectors_go_by_how_the_matrix_lies(

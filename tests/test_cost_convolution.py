@@ -301,6 +301,19 @@ def test_gradients_of_images_by_products_in_groups_are_launched_group_by_group()
     assert computing_ns(work) == pytest.approx(2 * 5500 + 2 * 196 * 32 * 2 * 32 / 66_900)
 
 
+def test_direct_kernels_of_groups_in_float32_run_four_at_once() -> None:
+    # 1 image of 16 x 16 pixels, 8 groups of 4 channels: two tiles of 128 x 64 for each, and sums of 4 x 9.
+    def computing(dtype: str, rounds: int) -> None:
+        image, weight = f"{dtype}[1,32,16,16]", f"{dtype}[32,4,3,3]"
+        settings: list[object] = [[1, 1], [1, 1], [1, 1], False, [0, 0], 8]
+        layer = op("aten.convolution.default", [image, weight, None, *settings], [image])
+        work = works(as_measured(layer, "void implicit_convolve_sgemm<float", 8), 132)[0]
+        assert computing_ns(work) == pytest.approx(rounds * 2 * 128 * 64 * 36 * 132 / 66_900)
+
+    computing("float32", 2)
+    computing("bfloat16", 8)
+
+
 def test_weights_gradients_by_winograd_multiply_a_quarter_as_often() -> None:
     # 4 images of 14 x 14 pixels, 32 to 32 channels, 3 x 3: images are moved ten times. Narrower ones are as they were.
     def gradient(channels: int, engine: int) -> Op:

@@ -70,3 +70,17 @@ def test_cublas_computes_products_for_which_cudnn_has_old_kernels(monkeypatch: p
     is_left = True
     assert kind(of_weight, 65, is_last=False) == kind(of_weight, 33, is_last=False) == "product"
     assert kind(of_weight, 0, is_last=False) == "naive"
+
+
+def test_weights_gradients_of_volumes_are_products_of_long_images_and_of_those_that_have_old_kernels() -> None:
+    def kind(dtype: str, side: int, channels: int, engine: int | None) -> str:
+        image, weight = f"{dtype}[4,{channels},{side},8,8]", f"{dtype}[{channels},{channels},1,1,1]"
+        settings: list[object] = [[1] * 3, [0] * 3, [1] * 3, False, [0] * 3, 1]
+        args: list[object] = [image, image, weight, None, *settings, [False, True, False]]
+        made = op("aten.convolution_backward.default", args, [weight])
+        return rule_of(replace(made, kwargs=(("engine", engine),) if engine else ())).rpartition(" ")[2]
+
+    assert [kind("bfloat16", side, 64, None) for side in (4, 2)] == ["product", "fused"]  # 256 pixels, and 128
+    assert [kind("bfloat16", 4, 64, engine) for engine in (65, 9, 10, 40)] == ["product", "product", "fused", "loose"]
+    assert kind("bfloat16", 4, 4, 65) == "fused"
+    assert [kind("float32", 2, 64, engine) for engine in (30, 40, 68)] == ["product", "product", "fused"]

@@ -60,7 +60,7 @@ FOUND_BYTES = 18_000_000
 
 
 def test_what_is_picked_counts_and_not_what_could_be_and_a_result_of_its_own_is_copied_first() -> None:
-    profile = profile_of({name: [((0.0, 0.0, 0.0), 1.0)] for name in ("gather", "scatter_add inner 4")})
+    profile = profile_of({"elements gathered": [((0.0,) * 4, 1.0)], "scatter_add inner 4": [((0.0, 0.0, 0.0), 1.0)]})
     picked = op("aten.gather.default", ["float32[10,5000]", 1, "int64[10,1]"], ["float32[10,1]"])
     assert ns_of(picked, profile=profile) == 1000 + FOUND_BYTES + 10 * 8 + 2 * 10 * 4
     table, operands = "float32[10,5000]", [1, "int64[10,1]", "float32[10,1]"]
@@ -73,15 +73,39 @@ def test_what_is_picked_counts_and_not_what_could_be_and_a_result_of_its_own_is_
 
 
 def test_a_thread_finds_an_element_no_faster_than_so_were_it_ever_so_narrow() -> None:
-    profile = profile_of({"gather": [((0.0, 0.0, 0.0), 1.0)]})
+    profile = profile_of({"elements gathered": [((0.0,) * 4, 1.0)]})
     each, shared = (
         op("aten.gather.default", ["bfloat16[10,10]", 1, index], ["bfloat16[10,10]"])
         for index in ("int64[10,10]", "int64[10,10]{0,1}")
     )
-    assert ns_of(each, profile=profile) == 1000 + FOUND_BYTES + 16 * 100
-    assert ns_of(shared, profile=profile) == 1000 + FOUND_BYTES + 16 * 100  # 80 bytes of indices, 400 of elements
+    assert ns_of(each, profile=profile) == 1000 + FOUND_BYTES + (8 + 2 + 2) * 100
+    places_ns = (8 + 2 * 2) * 100  # of two dimensions; 80 bytes of indices, 400 of elements
+    assert ns_of(shared, profile=profile) == 1000 + FOUND_BYTES + places_ns
     far = op("aten.gather.default", ["float32[1,9000000]", 1, "int64[1,10]"], ["float32[1,10]"])
     assert ns_of(far, profile=profile) == 1000 + FOUND_BYTES + 10 * 8 + 2 * 10 * 32  # a sector for each
+
+
+def test_elements_gathered_are_told_apart_by_dimensions_and_by_how_much_there_is_to_choose_from() -> None:
+    table, out = "float32[4,65536,9]", "float32[4,512,9]"
+    alike, apart = (
+        works(op("aten.gather.default", [table, 1, f"int64[4,512,9]{stride}"], [out]), H200.num_sms)[0]
+        for stride in ("{4608,9,1}", "{0,1,0}")
+    )
+    # 9 MiB to choose from. Columns are one dimension with those they are chosen from in no operand.
+    chosen = 0.5 * log2(4 * 65536 * 9 * 4)
+    assert alike.coordinates == (log2(4 * 512 * 9), 3.0, 0.5 * 3, chosen)
+    assert apart.coordinates == (log2(4 * 512 * 9), 0.0, 0.5 * 3, chosen)
+    small = op("aten.gather.default", ["float32[64,9]", 0, "int64[512,9]{1,0}"], ["float32[512,9]"])
+    assert works(small, H200.num_sms)[0].coordinates == (log2(512 * 9), 0.0, 0.5 * 2, 0.5 * 20)
+
+
+def test_elements_added_behind_another_dimension_take_longer_to_place() -> None:
+    def nbytes(shape: str, dim: int, values: str) -> int:
+        added = op("aten.index_add_.default", [f"bfloat16{shape}", dim, "int64[100]", f"bfloat16{values}"], [])
+        return works(added, H200.num_sms)[0].nbytes
+
+    assert nbytes("[50,64]", 0, "[100,64]") == FOUND_BYTES + 22 * 100 * 64
+    assert nbytes("[3,50,64]", 1, "[3,100,64]") == FOUND_BYTES + (22 + 3) * 3 * 100 * 64
 
 
 def test_elements_picked_by_several_indices_take_as_long_as_it_takes_to_find_them() -> None:
@@ -238,7 +262,37 @@ def test_a_matrix_that_is_turned_costs_less_where_its_rows_are_short() -> None:
         for columns in (256, 32)
     )
     assert (long.rule, short.rule) == ("copy transposed", "copy transposed")
-    assert (long.nbytes, short.nbytes) == (round(0.84 * (1 + 8) * 4 * 4096 * 256), 18 * (32 + 1) * 4096 * 32 // 32)
+    assert (long.nbytes, short.nbytes) == (round((0.84 * 4 + 28) * 4096 * 256), 19 * (32 + 1) * 4096 * 32 // 32)
+
+
+def turned(shape: str, stride: str) -> int:
+    return works(op("aten.clone.default", [f"float32{shape}{stride}"], [f"float32{shape}"]), 132)[0].nbytes
+
+
+def test_sectors_side_by_side_come_faster_and_those_that_the_cache_has_lost_come_in_bursts() -> None:
+    # Rows of 8 lie beside each other: a sector for each element, but all sectors of a line.
+    assert turned("[8,4096]", "{1,8}") == round((0.84 * 4 + 14) * 8 * 4096)
+    # 12 MiB of sectors until the neighbour of an element is needed, and 64 bytes more, of rows of 33 and of 8.
+    assert turned("[33,393218]", "{1,33}") == round((0.84 * 4 + 64) * 33 * 393218)
+    assert turned("[8,3145744]", "{1,8}") == pytest.approx((0.84 * 4 + 32) * 8 * 3145744, rel=0.01)
+
+
+def test_elements_that_a_block_reads_later_are_found_again_only_at_times() -> None:
+    # 128 threads of 4 halves each, along rows of 128: the first ones need a line each, all four share one.
+    of_halves = op("aten.clone.default", ["bfloat16[4096,128]{1,4096}"], ["bfloat16[4096,128]"])
+    missed = 0.8 * 28 + 0.2 * 28 / 4
+    assert works(of_halves, 132)[0].nbytes == round((0.84 * 2 + missed) * 4096 * 128)
+
+
+def test_what_is_repeated_from_afar_and_what_is_one_of_three_types_lie_further_away() -> None:
+    def dims(name: str, operands: list[str]) -> float:
+        return works(op(name, operands, ["float32[8,256,256]"]), 132)[0].coordinates[2]
+
+    image = "bfloat16[8,256,256]"
+    assert dims("aten.mul.Tensor", [image, "float32[256,1]"]) == 3.0
+    assert dims("aten.mul.Tensor", [image, "float32[256,256]"]) == 2.5  # 256 KiB, eight times
+    assert dims("aten.mul.Tensor", [image, "float32[8,256,1]"]) == 2.0
+    assert dims("aten.where.self", ["bool[8,256,256]", image, "float32[256,256]"]) == 3.5
 
 
 def test_a_loss_per_element_is_no_sum() -> None:
@@ -257,6 +311,10 @@ def test_rows_of_16_bytes_or_a_multiple_are_gathered_each_in_its_time_and_other_
     ]
     odd = op("aten.index.Tensor", ["float32[64,1]", ["int64[16]"]], ["float32[16,1]"])
     elements = op("aten.index.Tensor", ["float32[64,8]", [None, "int64[4]"]], ["float32[64,4]"])
+    sliced, shifted = (
+        op("aten.index.Tensor", [f"float32[64,8]{{{row},1}}", ["int64[16]"]], ["float32[16,8]"]) for row in (12, 9)
+    )
+    assert [rule_of(one) for one in (sliced, shifted)] == ["rows gathered", "index"]  # rows start at vectors, or not
     columns = op("aten.index_select.default", ["float32[64,64]", 1, "int64[8]"], ["float32[64,8]"])
     found = [works(one, H200.num_sms)[0] for one in (odd, elements, columns)]
     assert [(work.rule, work.nbytes) for work in found] == [
@@ -299,6 +357,18 @@ def test_attention_counts_whole_tiles_and_whole_waves() -> None:
     # Of wider heads a processor has one block at a time.
     wide = [found(pairs, 64, "_backward", dim=128).stretch for pairs in (33, 132, 133, 300)]
     assert wide == [4.0, 1.0, 264 / 133, 396 / 300]
+
+
+@pytest.mark.parametrize(("dtype", "deeper"), [("float32", 32), ("bfloat16", 128)])
+def test_few_small_products_of_a_batch_take_as_long_as_what_fills_the_processors(dtype: str, deeper: int) -> None:
+    def work(batch: int) -> Work:
+        sizes = (f"{batch},32,4096", f"{batch},4096,32", f"{batch},32,32")
+        first, second, out = (f"{dtype}[{size}]" for size in sizes)
+        return works(op("aten.bmm.default", [first, second], [out]), 132)[0]
+
+    # 7 x 1024 results on each of 132 processors, of which 24 x 1024 are wanted, or all that there are.
+    assert work(24).stretch == pytest.approx(7 * 132 / 24 * (4096 + deeper) / 4096)
+    assert work(7 * 132).stretch == work(2000).stretch == pytest.approx((4096 + deeper) / 4096)
 
 
 def test_both_types_of_halves_run_the_same_odd_kernels_but_for_rows_at_odd_elements() -> None:

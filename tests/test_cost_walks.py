@@ -75,13 +75,14 @@ def test_softmax_of_short_rows_computes_a_power_of_two_and_of_long_ones_needs_a_
         return works(op("aten._softmax.default", [shape, -1, False], [out]), H200.num_sms)[0]
 
     short, wide = rows("float32[100,300]", "float32[100,300]"), rows("float16[100,300]", "float32[100,300]")
-    assert (short.rule, short.nbytes) == ("_softmax rows 4", 100 * 512 * 8)
-    assert short.coordinates == (log2(100), 9.0, log2(300) - 9)
-    assert (wide.rule, wide.nbytes) == (
-        "_softmax rows 2",
-        100 * 512 * 4,
-    )  # registers take no longer to be written wider
-    assert rows("float32[33,2048]", "float32[33,2048]").nbytes == 132 * 2048 * 8
+    assert (short.rule, short.nbytes) == ("_softmax rows 4", 100 * (300 * 8 + 3 * 512))
+    assert short.coordinates == (log2(100), log2(300), log2(300) - 9)
+    assert (wide.rule, wide.nbytes) == ("_softmax rows 2", 100 * (300 * 6 + 3 * 512))
+    held, long = (rows(f"float32[33,{columns}]", f"float32[33,{columns}]") for columns in (2048, 4096))
+    assert (held.nbytes, held.coordinates[2]) == (33 * 2048 * (8 + 3), 0.0)
+    assert (long.nbytes, long.coordinates[2]) == (132 * 4096 * 8, 2.0)
+    widened = rows("float16[33,2048]", "float32[33,2048]")  # such are held up to half as long
+    assert (widened.rule, widened.nbytes) == ("_softmax rows 2 widened", 132 * 2048 * 6)
 
 
 def test_weight_norm_of_the_first_dimension_moves_its_bytes_and_of_the_last_waits_for_every_element() -> None:
@@ -131,6 +132,40 @@ def test_smooth_resizing_goes_through_images_and_channels_unless_channels_come_l
 
 def pool_work(name: str, args: list[object], out: str) -> Work:
     return works(op(f"aten.{name}.default", args, [out]), H200.num_sms)[0]
+
+
+def test_smooth_resizing_to_more_pixels_than_threads_comes_in_whole_waves() -> None:
+    # A block of 1024 threads on each of 132 processors; 384 x 384 pixels are 144 blocks, 12 more than that.
+    wide = pool_work("upsample_bilinear2d", ["float32[2,8,192,192]", [384, 384], False], "float32[2,8,384,384]")
+    assert [round(2**size) for size in wide.coordinates[:2]] == [132 * 1024, 2 * 16]
+    solid = pool_work("upsample_trilinear3d", ["float32[2,8,32,32,32]", [64, 64, 64], False], "float32[2,8,64,64,64]")
+    assert [round(2**size) for size in solid.coordinates[:2]] == [64**3, 16]  # of volumes more blocks run at a time
+
+
+def test_smooth_resizing_waits_for_memory_where_the_cache_does_not_hold_image_and_result() -> None:
+    def nbytes(planes: int) -> int:
+        image, result = f"float32[1,{planes},50,50]", f"float32[1,{planes},150,150]"
+        return pool_work("upsample_bicubic2d", [image, [150, 150], False], result).nbytes
+
+    # 100,000 bytes of each plane: the cache answers for 24 MB, in half the time, and of 64 MB for nothing.
+    step = 132 * 2048 * 8
+    assert [nbytes(planes) for planes in (200, 440, 1000)] == [200 * step // 2, 440 * step * 3 // 4, 1000 * step]
+
+
+def test_smooth_curves_through_pixels_whose_channels_come_last_fetch_each_element_by_itself() -> None:
+    def work(channels: int) -> Work:
+        order, turned = (
+            f"{{{16 * channels},1,{4 * channels},{channels}}}",
+            f"{{{64 * channels},1,{8 * channels},{channels}}}",
+        )
+        image, result = f"bfloat16[1,{channels},4,4]{order}", f"bfloat16[1,{channels},8,8]{turned}"
+        return pool_work("upsample_bicubic2d", [image, [8, 8], False], result)
+
+    # 64 threads; a line of 128 bytes has 64 of such elements: pixels of 16 channels share it with three others.
+    step = 132 * 2048 * 8 // 2
+    assert work(64).nbytes == 64 * (step + 64 * 25_000)
+    assert work(16).nbytes == 16 * (step + 64 * 25_000 // 4)
+    assert work(16).coordinates[-2:] == (-2.0, 2.5)  # that share, and half the doublings of a pixel's 32 bytes
 
 
 def test_pooling_counts_threads_and_what_each_of_them_looks_at() -> None:

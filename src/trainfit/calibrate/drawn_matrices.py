@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 
 import torch
 from torch.nn import functional as F
@@ -46,7 +47,7 @@ def by_vectors(batch: int, rows: int, columns: int, kind: str, dtype: torch.dtyp
     matrix = _matrices(batch, rows, columns, kind, dtype)
     row, column = randn(batch, 1, rows, dtype=dtype), randn(batch, columns, 1, dtype=dtype)
     torch.bmm(matrix, column), torch.bmm(row, matrix)
-    torch.bmm(row.transpose(1, 2), column.transpose(1, 2))
+    torch.bmm(row.transpose(1, 2), column.transpose(1, 2)), torch.bmm(row.transpose(1, 2), column.view(batch, 1, -1))
 
 
 def vectors(draw: Draw) -> Workload:
@@ -123,6 +124,13 @@ def large(draw: Draw) -> Workload:
     return _typed(draw, make)
 
 
+def deep(draw: Draw) -> Workload:
+    """Few small results of long sums, as of keys by values where attention is linear, and of weights' gradients."""
+    batch, sizes = draw.size(2, 128), (draw.size(8, 512), draw.size(8, 512), draw.size(512, 2**16))
+    batch = max(min(batch, _MOST // (max(sizes[:2]) * sizes[2]), 2**32 // prod(sizes)), 1)
+    return _typed(draw, partial(partial, multiplied, batch, sizes, _ways(draw)))
+
+
 def thin_layers(draw: Draw) -> Workload:
     """Linear layers one side of which is a few features or rows: scores, coordinates, gates, conditions."""
     sides = [draw.size(2**9, 2**20), draw.size(8, 2048), draw.size(8, 2048)]
@@ -160,5 +168,6 @@ def biases(draw: Draw) -> Workload:
 
 
 def drawn_matrices(seed: int = SEED) -> list[Workload]:
-    kinds: Kinds = ((vectors, 105), (windows, 80), (small, 160), (large, 60), (thin_layers, 85), (biases, 60))
+    kinds: Kinds = ((vectors, 105), (windows, 80), (small, 160), (large, 60), (thin_layers, 85), (biases, 60),
+                    (deep, 100))  # fmt: skip
     return draws(kinds, seed)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from trainfit.calibrate.broadcasts import vectors
 from trainfit.calibrate.lookups import cell
-from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, randn
+from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload, aside, randn
 
 
 def _integers(high: int, *shape: int) -> Tensor:
@@ -88,7 +88,7 @@ def losses(rows: int, columns: int, dtype: torch.dtype) -> None:
 def connectionist(batch: int, length: int, classes: int, targets: int) -> None:
     logits = randn(length, batch, classes).requires_grad_()
     labels = _integers(classes - 1, batch, targets) + 1
-    torch.ctc_loss(logits.log_softmax(-1), labels, [length] * batch, [targets] * batch).backward()
+    torch.ctc_loss(logits.log_softmax(-1), labels, [length] * batch, [targets] * batch).mean().backward()
 
 
 def padded(batch: int, channels: int, size: int, dtype: torch.dtype) -> None:
@@ -217,8 +217,11 @@ def updates(num_tensors: int, numel: int) -> None:
         optim.SGD(parameters, momentum=0.9, nesterov=True), optim.Adam(parameters, fused=True),
     )  # fmt: skip
     for optimizer in made:
-        optimizer.step(), optimizer.step()
-    average, current = ([randn(numel) for _ in parameters] for _ in range(2))
+        with aside():  # it makes its states
+            optimizer.step()
+        optimizer.step()
+    with aside():
+        average, current = ([randn(numel) for _ in parameters] for _ in range(2))
     torch._foreach_lerp_(average, current, 0.01)
     torch._foreach_copy_(average, current)
     torch._foreach_sign_(average)

@@ -1,7 +1,7 @@
 """GPU time of every aten op that a piece of torch code runs, forward and backward.
 
-In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars);
-a convolution gives one for each pass.
+In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars)
+of a new kind (see `alike`); a convolution gives one for each pass.
 
 `OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that
 the profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of
@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from trainfit.calibrate.alike import kind_of
 from trainfit.calibrate.workloads import is_aside
 from trainfit.cost.described import read_op
 from trainfit.cost.host import OP_KINDS
@@ -34,6 +35,8 @@ from trainfit.gpus.hidden.cudnn_kernels import asked, tiling_of
 from trainfit.records import Phase
 from trainfit.torch_compat import DispatchMode, gpu_marker, is_rounded_product, is_view, tree_flatten
 
+POOL_BYTES = 6 * 2**30
+"""Of the GPU's memory, for each process that runs workloads."""
 FLUSH_BYTES = 256 * 2**20
 """Read between cold runs; larger than any GPU's L2."""
 MARKERS_PER_SESSION = 8192
@@ -91,7 +94,8 @@ class OpTimer(DispatchMode):
     def __init__(self, repeats: int, known: set[str]) -> None:
         super().__init__()
         self._repeats = repeats
-        self._known = known  # signatures that need no second measurement; grows
+        self._known = known  # signatures and kinds that need no second measurement; grows
+        self._num_sms = find_gpu(torch.cuda.get_device_name()).num_sms
         self._flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
         self._calls: list[tuple[str, list[Any], dict[str, Any], list[str]]] = []
         self._runs: list[_Run] = []
@@ -122,9 +126,13 @@ class OpTimer(DispatchMode):
         if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
             return func(*args, **kwargs)
         self._known.add(signature)
-        call = len(self._calls)
         result, _, whole_ns = _run_alone(func, args, kwargs)
         outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
+        kind = kind_of(str(func), described_args, described_kwargs, outputs, self._num_sms)
+        if kind in self._known and kind != signature:
+            return result
+        self._known.add(kind)
+        call = len(self._calls)
         self._calls.append((str(func), described_args, described_kwargs, outputs))
         is_product = short_name(str(func)) in OP_KINDS["product"]
         if whole_ns > LONG_NS and not is_product and self._is_long(call, func, args, kwargs):
@@ -227,7 +235,7 @@ def measure(
                 except Exception as error:  # this torch or this GPU lacks it; the rest is worth having
                     failures.append(f"{workload}: {type(error).__name__}: {error}".splitlines()[0][:200])
             torch.cuda.synchronize()
-            torch.cuda.empty_cache()
+        keep_pool()
         if not pending:
             when_over()
         try:
@@ -243,7 +251,18 @@ def rehearse(workloads: Iterable[Callable[[], Any]]) -> None:
         with contextlib.suppress(Exception), _Rehearsal():  # what fails will fail again
             workload()
     torch.cuda.synchronize()
+    keep_pool()
+
+
+def keep_pool() -> None:
+    """Hold as much of the GPU's memory as a process may, in one piece, of which workloads get theirs: asking the driver
+    for it would take longer than most workloads. What was taken beyond it is given back."""
+    reserved_bytes = torch.cuda.memory_reserved()
+    if POOL_BYTES <= reserved_bytes <= 1.25 * POOL_BYTES:
+        return
     torch.cuda.empty_cache()
+    with contextlib.suppress(torch.cuda.OutOfMemoryError):  # others have it now; pieces are asked for one by one
+        torch.empty(POOL_BYTES, dtype=torch.uint8, device="cuda")
 
 
 class _Rehearsal(DispatchMode):

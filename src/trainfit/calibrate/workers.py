@@ -3,9 +3,9 @@
 In: chunks of workloads. Out: their samples, as records.
 
 Most of what a first run takes is the CPU's: libraries compile kernels or load them, and cuDNN is asked for its plans.
-So processes share the chunks, all run theirs once, at the same time, and then each is timed in its turn, alone on the
-GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote. A process that dies
-(some of a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
+So processes share the chunks of which that is so, all run theirs once, at the same time, and then each is timed in its
+turn, alone on the GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote. A
+process that dies (some of a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch
 
 from trainfit import progress
 from trainfit.calibrate.chunks import all_chunks
-from trainfit.calibrate.measure import Sample, marker_name, measure, rehearse
+from trainfit.calibrate.measure import Sample, keep_pool, marker_name, measure, rehearse
 from trainfit.calibrate.processes import Process, ProcessFailed
 from trainfit.gpus.catalogue import Gpu
 
 MOST_WORKERS = 12
 BYTES_PER_WORKER = 8 * 2**30
-"""Of the GPU's memory: a process takes half a GiB before it does anything, and the tensors of a workload some."""
+"""Of the GPU's memory: a process takes half a GiB before it does anything, and a pool for its workloads."""
 _SERVE = "from trainfit.calibrate.workers import serve; serve()"
 _FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
 
@@ -62,7 +62,7 @@ class Worker(Process):
         self.has_worked = True
 
     def begin(self, chunk: str, known: Sequence[str]) -> None:
-        """Time its workloads; this waits until the GPU is free for others. `known` are signatures that need no second
+        """Time its workloads; this waits until the GPU is free for others. `known` are kinds that need no second
         measurement; it grows only."""
         self.tell(json.dumps({"measure": chunk, "known": known[self._num_told :]}))
         self._num_told = len(known)
@@ -126,6 +126,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(1)
+    keep_pool()
     marker_name()  # the profiler's first session takes a while, too
     answer(sys.stdin, answers)
 

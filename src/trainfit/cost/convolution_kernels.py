@@ -85,8 +85,9 @@ _FIRST_CHANNELS, _FIRST_OPERATIONS_PER_NS = 4, 130_000.0
 """Of kernels for first layers, which pad channels."""
 _DIRECT_GROUP_NS = 5500.0
 """Of an image's gradient by direct kernels of one pixel, which are launched for each group."""
-_TILE, _ROWS, _COLUMNS = (128, 64), 32, 16
-"""Of direct kernels; to whole rows and columns is padded what shares a sum."""
+_TILE, _ROWS, _COLUMNS, _GROUPS_AT_ONCE = (128, 64), 32, 16, {2: 1, 4: 4}
+"""Of direct kernels; to whole rows and columns is padded what shares a sum; groups have kernels of their own, of which
+about so many run at once where each leaves processors idle, by the bytes of a number."""
 _WIDEST_FUSED_GROUP, _NARROWEST_GROUP = 256, 4
 """Groups of as many channels share tiles, with channels padded to a power of two."""
 _WIDENED_TIMES = {2: (10.0, 12.0), 4: (5.0, 6.0)}
@@ -347,9 +348,11 @@ def _direct_ns(one: Pass, pixels: int, first: int, second: int) -> float:
         padded = one.images * ceil(pixels / one.images / _COLUMNS) * _COLUMNS
         results = one.groups * ceil(outputs / _ROWS) * _ROWS * ceil(second * one.window / _COLUMNS) * _COLUMNS
         return 2 * padded * results / VECTOR_OPERATIONS_PER_NS
-    waves = tiles / PROCESSORS
+    at_once = min(one.groups, _GROUPS_AT_ONCE[one.item_bytes])
+    waves = at_once * tiles / PROCESSORS
     waves = _PARTIAL_WAVES * max(waves, 1.0) + (1 - _PARTIAL_WAVES) * ceil(waves)
-    return one.groups * waves * 2 * prod(_TILE) * depth * PROCESSORS / VECTOR_OPERATIONS_PER_NS
+    rounds = ceil(one.groups / at_once)
+    return rounds * waves * 2 * prod(_TILE) * depth * PROCESSORS / VECTOR_OPERATIONS_PER_NS
 
 
 def _naive_ns(one: Pass, pixels: int, first: int, second: int) -> float:

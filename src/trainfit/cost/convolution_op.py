@@ -82,8 +82,11 @@ _PADDING = ("fused", "singly", "first")
 _WINOGRAD_S, _SHORT_CHANNELS, _SHORT_WINDOWS, _SHORT_PIXELS = 50, 32, ((3, 3), (5, 5)), 4096
 """The engine that cuDNN proposes without a GPU where it would run Winograd's transforms, if there are so many channels,
 of such windows, the larger of which on so many pixels at most: 53 of the 60 passes that it names ran so."""
-_SOLID, _SOLID_CHANNELS = 3, 8
-"""Dimensions: windows of one pixel are cuBLASLt's products, of weights' gradients those that would be usual."""
+_SOLID, _SOLID_CHANNELS, _SOLID_PIXELS = 3, 8, 200
+"""Dimensions: windows of one pixel are cuBLASLt's products, of weights' gradients those of so many channels and pixels
+of an image at least, if cuDNN's kernels would be the usual ones, or those below."""
+_SHORT_SOLID, _OLD_SOLID, _LOOSE_SOLID = 9, (30, 39), 40
+"""Engines that it proposes where sums are short; such as give all weights' gradients away; such as do so in float32."""
 WITHOUT_ENGINES = ("product", "fourier", "winograd")
 # torch gives windows per channel to cuDNN, where channels do not come last, for float16 alone: squares of these sides,
 # rows of so many pixels and so many channels at least; with a stride of 2 more channels, or some more and longer rows.
@@ -217,8 +220,7 @@ class Convolution:
         if self.is_product:
             engine = self.planned(op)
             otherwise: Kernels = "fused" if engine is None else kernels_of(problem, engine)
-            is_usual = engine in (None, usual_engine(problem)) and min(self.weight.shape[:2]) >= _SOLID_CHANNELS
-            is_solid = len(self.window) == _SOLID and (self.name != "weight" or is_usual)
+            is_solid = len(self.window) == _SOLID and self._is_solid_product(problem, engine)
             return "product" if is_solid or self._is_left_to_cublas(problem, engine) else otherwise
         if is_transformed(problem):
             return "fourier"
@@ -239,6 +241,15 @@ class Convolution:
         if self.name == "weight":
             return is_left and (self.is_nhwc or otherwise not in ("direct", "naive"))
         return is_left or not self.is_nhwc
+
+    def _is_solid_product(self, problem: Problem, engine: int | None) -> bool:
+        """Whether volumes are cuBLASLt's; their weight's gradient, an image at a time, if images are long enough, and
+        wherever cuDNN's own kernels are old ones. Right for 173 of 214 gradients."""
+        if self.name != "weight" or engine in _OLD_SOLID or (engine == _LOOSE_SOLID and self.image.dtype == "float32"):
+            return True
+        is_usual = engine in (None, usual_engine(problem), _SHORT_SOLID)
+        is_wide = min(self.weight.shape[:2]) >= _SOLID_CHANNELS
+        return is_usual and is_wide and prod(self.out.shape[2:]) >= _SOLID_PIXELS
 
     @property
     def has_short_gradient(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import log2, prod
 
-from trainfit.cost.stream import is_contiguous, pointwise
+from trainfit.cost.stream import is_contiguous, offset_dims, pointwise
 from trainfit.cost.work import (
     Work,
     argument,
@@ -90,7 +90,7 @@ def _by_index(op: Op, kind: str) -> tuple[Work, ...]:
     table, *indices = op.input_refs()
     out = op.outputs[0]
     run_bytes = _run_bytes(op, out)
-    if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op) and is_contiguous(table):
+    if run_bytes % _GATHERED_BYTES == 0 and _picks_rows(op) and _has_whole_rows(table):
         return _gathered(total_bytes(indices), out, table, run_bytes)
     if kind == "index_select" and indices[0].numel > _FEW_ROWS:
         return scattered(_as_gather(op, table, indices[0], out))
@@ -130,6 +130,8 @@ _ROW_BYTES = 2900
 """What memory could move meanwhile: a row takes 0.6 ns, were it ever so short, in all samples of up to 1.5 KB."""
 _ELEMENT_BYTES = 22
 """And while a single element's place is computed: it takes 4.6 ps, were it ever so narrow."""
+_BEFORE_BYTES = 3
+"""And more of what is written, where there are dimensions before the one that is indexed."""
 
 
 def _picks_rows(op: Op) -> bool:
@@ -323,15 +325,18 @@ def scattered(op: Op) -> tuple[Work, ...]:
     out = op.outputs[0] if op.outputs else tensor
     position = argument(op, 1, "dim", 0)
     index = next((other for other in rest if other.dtype == "int64"), tensor)
-    if name == "gather" and _names_rows(tensor, index, position):
-        return _gathered(touched_bytes(index), out, tensor, prod(tensor.shape[1:]) * item_bytes(tensor.dtype))
+    if name == "gather":
+        return _gather(tensor, index, out, position)
     count = index.numel if len(index.shape) == len(tensor.shape) else _picked(tensor, index, position)
     size = item_bytes(tensor.dtype)
-    is_inner = isinstance(position, int) and tensor.shape and position % len(tensor.shape) == inner_dim(tensor)
-    is_far = is_inner and tensor.shape[inner_dim(tensor) or 0] * size > _NEAR_BYTES
-    moved = total_bytes(rest) + 2 * count * (_SECTOR_BYTES if is_far else size)
-    nbytes = _FOUND_BYTES + max(moved, (_ELEMENT_BYTES if name.startswith("index") else _THREAD_BYTES) * count)
-    if name != "gather" and not op.name.split(".")[1].endswith("_"):
+    is_inner, found = _found_along(tensor, position)
+    moved = total_bytes(rest) + 2 * count * found
+    element = _THREAD_BYTES
+    if name.startswith("index"):
+        before = tensor.shape[: position % len(tensor.shape)] if isinstance(position, int) and tensor.shape else ()
+        element = _ELEMENT_BYTES + _BEFORE_BYTES * (prod(before) > 1)
+    nbytes = _FOUND_BYTES + max(moved, element * count)
+    if not op.name.split(".")[1].endswith("_"):
         nbytes += total_bytes((tensor, out))
     meeting = count / max(tensor.numel, 1) if name in _ADDING else 1
     kinds = (name, "scatter_add") if name == "scatter_reduce" else (name,)
@@ -352,6 +357,38 @@ def scattered(op: Op) -> tuple[Work, ...]:
     return tuple(Work(rule, coordinates, 0, "", nbytes) for rule in dict.fromkeys(rules))
 
 
+def _found_along(tensor: TensorRef, position: object) -> tuple[bool, int]:
+    """Whether neighbours in memory are chosen from, and the bytes that are read or written of one of them."""
+    size, inner = item_bytes(tensor.dtype), inner_dim(tensor)
+    is_inner = isinstance(position, int) and bool(tensor.shape) and position % len(tensor.shape) == inner
+    is_far = is_inner and tensor.shape[inner or 0] * size > _NEAR_BYTES
+    return is_inner, _SECTOR_BYTES if is_far else size
+
+
+def _gather(tensor: TensorRef, index: TensorRef, out: TensorRef, position: object) -> tuple[Work, ...]:
+    """Whole rows, or else elements that are read one by one, for each of which places are computed, dimension by
+    dimension. How much they are chosen from says which cache they come from."""
+    if _names_rows(tensor, index, position):
+        return _gathered(touched_bytes(index), out, tensor, prod(tensor.shape[1:]) * item_bytes(tensor.dtype))
+    dims = 1.0
+    if isinstance(position, int) and len(tensor.shape) == len(out.shape) > 1:
+        at = position % len(out.shape)
+        chosen = replace(tensor, shape=out.shape, stride=(*tensor.stride[:at], 0, *tensor.stride[at + 1 :]))
+        dims = offset_dims([chosen, index, out])
+    moved = touched_bytes(index) + 2 * out.numel * _found_along(tensor, position)[1]
+    nbytes = _FOUND_BYTES + max(moved, round((_READ_BYTES + _READ_DIM_BYTES * dims) * out.numel))
+    read = touched_bytes(index) / max(out.numel, 1)
+    chosen_bytes = min(max(touched_bytes(tensor), _FEW_CHOSEN_BYTES), _MANY_CHOSEN_BYTES)
+    coordinates = (*log(out.numel, read), _READ_DIM_WEIGHT * dims, _CHOSEN_WEIGHT * log2(chosen_bytes))
+    return (Work("elements gathered", coordinates, 0, "", nbytes),)
+
+
+_READ_BYTES, _READ_DIM_BYTES = 8, 2
+"""What memory could move while a thread that knows its first element reads another, and with each dimension: 1.7 and
+0.4 ps."""
+_READ_DIM_WEIGHT, _CHOSEN_WEIGHT, _FEW_CHOSEN_BYTES, _MANY_CHOSEN_BYTES = 0.5, 0.5, 2**20, 2**27
+"""How far apart, in doublings, are elements of a dimension more, and those of twice as much to choose from, which says
+nothing where a processor's cache has it all, or none does."""
 _ADDING = frozenset("scatter_add scatter_reduce index_add".split())
 _FOUND_BYTES, _THREAD_BYTES = 18_000_000, 16
 """What memory could move while a thread finds its first element, and while it finds another: 3.8 us, 3.3 ps."""
@@ -370,8 +407,14 @@ def _names_rows(tensor: TensorRef, index: TensorRef, position: object) -> bool:
         and index.shape[1:] == tensor.shape[1:]
         and not any(step for size, step in zip(index.shape[1:], index.stride[1:], strict=True) if size > 1)
         and row_bytes % _GATHERED_BYTES == 0
-        and is_contiguous(tensor)
+        and _has_whole_rows(tensor)
     )
+
+
+def _has_whole_rows(table: TensorRef) -> bool:
+    """Whether each of its rows is one run of memory that starts at a vector, as also those of a slice may be."""
+    rows = replace(table, shape=(1, *table.shape[1:]))
+    return is_contiguous(rows) and (not rows.stride or rows.stride[0] * item_bytes(table.dtype) % _GATHERED_BYTES == 0)
 
 
 def _gathered(index_bytes: int, out: TensorRef, table: TensorRef, row_bytes: int) -> tuple[Work, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import starmap
-from math import ceil, gcd, log2, prod
+from math import ceil, gcd, log2, prod, sqrt
 
 from trainfit.cost import stream
 from trainfit.cost.work import (
@@ -50,8 +50,18 @@ _STEP_BYTES = 8
 """Of an element that is read and written."""
 _SMOOTH = ("upsample_linear1d", "upsample_bilinear2d", "upsample_bicubic2d", "upsample_trilinear3d")
 """Resizing by a thread for every pixel of the result, which goes through all images and channels."""
+_SMOOTH_THREADS = 1024
+"""Of those of images and signals, how many a processor has at a time: one block. More come in whole waves."""
+_HELD_BYTES, _LOST_BYTES = 24_000_000, 64_000_000
+"""So many bytes of image and result the cache answers for, in half the time; of more than these, none."""
 _BY_ADDING = (*_SMOOTH, "adaptive", "max_pool3d")
 """Gradients to which threads add one after the other: narrow numbers take many times as long."""
+_REACHES = {"linear1d": 2, "bicubic2d": 16}
+"""Places to which a pixel of such a result adds its gradient."""
+_MEETING_BYTES = {2: 13_600_000, 4: 384_000, 8: 384_000}
+"""What memory could move while the first addition to a place is made, by the width of its numbers: 2.8 us, since those
+of two bytes are compared and written until nobody came in between, and 80 ns. More take longer by the root of their
+number, about: those of neighbours come together."""
 _MANY_CHANNELS = 16
 """From which on a kernel of its own resizes images whose channels come last."""
 _BLOCK = (8, 32)
@@ -70,15 +80,20 @@ def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
             return by_bytes([f"{kind} nhwc"], log(nbytes, _STEP_BYTES), nbytes)
         layout = "strided"
     last = (_largest_of_last(op, num_sms),) if (name, layout) == ("max_pool2d_with_indices", "nhwc") else ()
-    threads, steps = _threads_and_steps(op, layout)
+    threads, steps = _threads_and_steps(op, layout, num_sms)
     grown = log2(max(image.numel, 1) / max(out.numel, 1))
     coordinates = (*log(threads, steps, item_bytes(out.dtype)), grown)
     waits = not name.endswith("backward") and any(part in name for part in (*_SMOOTH, "adaptive"))
     nbytes = max(threads, num_sms * _THREADS) * steps * _STEP_BYTES
+    if name.endswith("backward") and (reach := _REACHES.get(name.split("_")[1], 0)):
+        meeting = reach * max(image.numel / max(out.numel, 1), 1)
+        nbytes = max(nbytes, round(steps * sqrt(meeting) * _MEETING_BYTES[item_bytes(out.dtype)]))
     cached = ALL_CACHED if waits else SOME_CACHED
     if waits:
-        waited = waited_bytes(total_bytes((image, out)), num_sms * _THREADS, steps)
+        waited = _waited_bytes(name, total_bytes((image, out)), num_sms * _THREADS, steps)
         nbytes = max(waited, threads * steps * _STEP_BYTES)
+        if (name, layout) == ("upsample_bicubic2d", "nhwc"):
+            nbytes += round(steps * min(threads, _SMOOTH_THREADS) * _APART_BYTES * _apart(image))
     rules = [f"{kind} {layout}", f"{kind} nchw"]
     if name.endswith("backward") and any(part in name for part in _BY_ADDING):
         sizes = dict.fromkeys((item_bytes(out.dtype), 4, 2))
@@ -90,8 +105,31 @@ def pool(op: Op, num_sms: int) -> tuple[Work, ...]:
     return (*last, *(one for one in found if not last or one.rule != last[0].rule))
 
 
+def _waited_bytes(name: str, nbytes: int, held: int, steps: int) -> int:
+    """What memory could move while threads wait for it, step by step."""
+    if not any(kind in name for kind in _SMOOTH):
+        return waited_bytes(nbytes, held, steps)
+    lost = min(max(nbytes - _HELD_BYTES, 0) / (_LOST_BYTES - _HELD_BYTES), 1.0)
+    return round(held * steps * _STEP_BYTES * (1 + lost) / 2)
+
+
+_APART_BYTES = 25_000
+"""What memory could move while a thread fetches the sixteen elements of a smooth curve one by one, which lie apart
+where channels come last: 5.2 ns."""
+_LINE_BYTES = 128
+"""Of what is fetched at once: narrower pixels share it."""
+
+
+def _apart(image: TensorRef) -> float:
+    """The share of neighbours that lie apart."""
+    return min(image.shape[1] * item_bytes(image.dtype) / _LINE_BYTES, 1.0)
+
+
 def _further(rule: str, image: TensorRef) -> tuple[float, ...]:
-    """What else a kernel's blocks are made of, which are cut by channels and by places."""
+    """What else a kernel's blocks are made of, which are cut by channels and by places, and how pixels lie."""
+    if rule == "upsample_bicubic2d nhwc":
+        pixel_bytes = image.shape[1] * item_bytes(image.dtype)
+        return log2(_apart(image)), log2(min(pixel_bytes & -pixel_bytes, _LINE_BYTES)) / 2
     if rule == "max_pool2d_with_indices_backward nhwc":
         return log(image.shape[1])
     if rule.startswith("max_pool3d"):
@@ -138,6 +176,8 @@ def _layout(op: Op) -> str:
     found = {is_channels_last(tensor) for tensor in images}
     if base_name(op) == "max_pool2d_with_indices_backward":  # what lies otherwise than the image is copied first
         return "nhwc" if is_channels_last(images[1]) else "nchw"
+    if base_name(op) == "upsample_bicubic2d_backward":  # additions take longer than anything that is read
+        return "nchw"
     return "nhwc" if True in found else "nchw"
 
 
@@ -156,7 +196,7 @@ def turned(op: Op) -> tuple[Op, ...]:
     return tuple(copies)
 
 
-def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
+def _threads_and_steps(op: Op, layout: str, num_sms: int) -> tuple[int, int]:
     name, image, out = base_name(op), next(op.input_refs()), op.outputs[0]
     is_backward = name.endswith("backward")
     if "pool" in name and "adaptive" not in name:
@@ -168,7 +208,11 @@ def _threads_and_steps(op: Op, layout: str) -> tuple[int, int]:
         if is_backward and "bilinear2d" in name:
             return image.numel, 1
         larger = image if is_backward else out
-        return prod(larger.shape[2:]), prod(larger.shape[:2])
+        places, planes = prod(larger.shape[2:]), prod(larger.shape[:2])
+        if "trilinear3d" in name:
+            return places, planes
+        at_once = num_sms * _SMOOTH_THREADS
+        return min(places, at_once), planes * ceil(places / at_once)
     if "adaptive" in name and "3d" in name:  # a thread has an element of the smaller one
         windows = starmap(_mean_window, zip(image.shape[-3:], out.shape[-3:], strict=True))
         return out.numel, 1 if is_backward else ceil(prod(windows))

@@ -8,6 +8,7 @@ coordinates: a kernel that must compute an offset for every element is bound by 
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from math import prod
 
 from trainfit.cost.work import (
@@ -71,6 +72,8 @@ LOSSES = frozenset("mse_loss smooth_l1_loss huber_loss binary_cross_entropy soft
 """Of every element, or their sum."""
 _SECTOR_BYTES = 32
 """What is read from memory at once."""
+_NEAR_BYTES, _AGAIN_WEIGHT = 2**17, 0.5
+"""So much of what is repeated a processor keeps; how far apart, in doublings, is what comes from further every time."""
 _CACHED_SHARE = 0.4
 """Of what fetching costs, that steps of 44 models on the H200 saved of ops of up to 32 MiB, half of all."""
 
@@ -107,7 +110,12 @@ def pointwise(op: Op) -> tuple[Work, ...]:
         nbytes = max(nbytes, apart_bytes(inputs, out))
     whole = [tensor for tensor in (*inputs, *outputs) if tensor.numel == out.numel and 0 not in tensor.stride]
     element_bytes = sum(item_bytes(tensor.dtype) for tensor in whole)  # what is broadcast comes from the cache
-    dims = 2.0 if layout.startswith("transposed") else _offset_dims([*inputs, out])  # there it is the cache that counts
+    dims = 2.0 if layout.startswith("transposed") else offset_dims([*inputs, out])  # there it is the cache that counts
+    is_plain = kind.startswith("pointwise") and layout.startswith("broadcast")
+    if is_plain and any(map(partial(_is_read_again, out), inputs)):
+        dims += _AGAIN_WEIGHT
+    if layout.endswith("mixed"):  # every operand is looked at for its type
+        dims += max(len(inputs) - 2, 0)
     coordinates = (*log(nbytes, element_bytes), dims)
     plain_layout = layout.removesuffix(" mixed")
     layouts = (layout, plain_layout, plain_layout.split()[0], "contiguous")
@@ -137,31 +145,48 @@ def _nearest(kind: str) -> tuple[str, ...]:
     return (nearest, *_nearest(nearest)) if nearest else ()
 
 
-_WARP, _BLOCK = 32, 128
-"""Threads that read at once, and those that share a cache."""
-_LINE_BYTES = 128
-"""Of a processor's cache, which looks for one of them at a time."""
-_CACHED, _PER_LINE, _PER_OPERAND = 0.84, 18, 5
-"""What memory could move while the cache of all processors moves a byte, while one looks for a line, and while the
-place of an operand's element is computed: the H200's were seen to move 5 TB/s, to look for 231 lines in a ns."""
-_KEPT_BYTES, _LOST = 16 * 2**20, 2.0
+_WARP, _BLOCK, _BLOCK_BYTES = 32, 128, 1024
+"""Threads that read at once, and those that share a cache, where each has several results of so many bytes in all."""
+_LINE_BYTES, _BURST_BYTES = 128, 64
+"""Of a processor's cache, which looks for one of them at a time; what memory gives at least."""
+_CACHED, _PER_LINE, _PER_OPERAND = 0.84, 19, 6
+"""What memory could move while the cache of all processors moves a byte, while a processor's own looks for a line, and
+while the place of an operand's element is computed: the H200's look for 250 lines in a ns."""
+_PER_MISSED_LINE, _PER_MISSED_SECTOR = 28, 14
+"""And while the cache of all processors gives a line of which one sector is asked for, or each of several: 5.5 and 11
+TB/s of sectors."""
+_AT_ONCE = 0.8
+"""How much what threads read at once counts; the rest is all that they read, of which the cache has lost some."""
+_KEPT_BYTES = 12 * 2**20
 """So much stays in the cache until what lies beside it is needed, about; what does not comes from memory again and
-again, at half its rate."""
+again."""
 
 
 def apart_bytes(inputs: list[TensorRef], out: TensorRef) -> int:
     """What memory could move while operands are read whose neighbours are apart: sectors that a block of threads needs
     come for it alone, and lines that threads side by side need come one after the other."""
     cached, lines, operands = _CACHED * touched_bytes(out), 1.0, 1
+    in_all = max(_BLOCK_BYTES // item_bytes(out.dtype), _BLOCK)
     for tensor in inputs:
         if tensor.numel > 1:
-            elements, sectors = _touched(tensor, out, _BLOCK, _SECTOR_BYTES)
-            share = max(sectors * _SECTOR_BYTES / (elements * item_bytes(tensor.dtype)), 1.0)
-            read = touched_bytes(tensor) if share == 1 else out.numel * item_bytes(tensor.dtype)  # again and again
-            cached += read * share * (_LOST if _returned_bytes(tensor, out) > _KEPT_BYTES else _CACHED)
+            missed = _AT_ONCE * _missed_bytes(tensor, out, _BLOCK) + (1 - _AT_ONCE) * _missed_bytes(tensor, out, in_all)
+            cached += max(missed * out.numel, _CACHED * touched_bytes(tensor))
             lines += _touched(tensor, out, _WARP, _LINE_BYTES)[1]
             operands += 1
     return round(max(cached, _PER_LINE * lines * out.numel / _WARP, _PER_OPERAND * operands * out.numel))
+
+
+def _missed_bytes(tensor: TensorRef, out: TensorRef, results: int) -> float:
+    """What memory could move per result while a block's operands come: nothing more where it needs whole sectors. Lines
+    of which it needs several come faster than one sector of each."""
+    elements, sectors = _touched(tensor, out, results, _SECTOR_BYTES)
+    if sectors * _SECTOR_BYTES <= elements * item_bytes(tensor.dtype):
+        return 0.0
+    if _returned_bytes(tensor, out) > _KEPT_BYTES:
+        bursts = _touched(tensor, out, results, _BURST_BYTES)[1]
+        return max(_SECTOR_BYTES * sectors, _BURST_BYTES * bursts) / elements
+    lines = _touched(tensor, out, results, _LINE_BYTES)[1]
+    return max(_PER_MISSED_SECTOR * sectors, _PER_MISSED_LINE * lines) / elements
 
 
 def _returned_bytes(tensor: TensorRef, out: TensorRef) -> int:
@@ -173,7 +198,7 @@ def _returned_bytes(tensor: TensorRef, out: TensorRef) -> int:
         if strides[dim] == nearest:
             break
         count *= out.shape[dim] if strides[dim] > 0 else 1
-    return count * _SECTOR_BYTES
+    return min(count * _SECTOR_BYTES, touched_bytes(tensor))
 
 
 def _touched(tensor: TensorRef, out: TensorRef, threads: int, unit_bytes: int) -> tuple[int, float]:
@@ -233,7 +258,7 @@ def _layout(inputs: list[TensorRef], out: TensorRef, is_arithmetic: bool = True)
     return f"{order} mixed" if is_mixed else order
 
 
-def _offset_dims(tensors: list[TensorRef]) -> float:
+def offset_dims(tensors: list[TensorRef]) -> float:
     """How many dimensions are left after those are merged that lie alike in all tensors.
 
     A kernel divides by the size of each of them to find an element, so they cost time whatever the bytes.
@@ -246,6 +271,15 @@ def _offset_dims(tensors: list[TensorRef]) -> float:
     for outer, inner in itertools.pairwise(dims):
         count += any(stride[outer] != stride[inner] * out.shape[inner] for stride in strides)
     return float(count)
+
+
+def _is_read_again(out: TensorRef, tensor: TensorRef) -> bool:
+    """Whether it is repeated along an outer dimension, and so large that every time it comes from the cache of all
+    processors."""
+    strides = _broadcast_stride(tensor, len(out.shape))
+    is_varying = [strides[dim] > 0 for dim in _order(out)]
+    is_again = any(inner and not outer for outer, inner in itertools.combinations(is_varying, 2))
+    return is_again and touched_bytes(tensor) > _NEAR_BYTES
 
 
 def _broadcast_stride(tensor: TensorRef, rank: int) -> tuple[int, ...]:

@@ -37,8 +37,13 @@ _THREADS, _BLOCKS = 2048, 32
 """How many threads and blocks a processor holds."""
 _SOFTMAX_THREADS, _FEW_COLUMNS = 1024, 64
 """The most threads of a block of softmax; up to so many columns share it where they are as long."""
-_HELD_COLUMNS, _ROW_TOPS = 1024, (20, 18)
-"""The longest rows that a warp holds; log2 of the most rows and columns that are measured, about."""
+_HELD_COLUMNS, _ROW_TOPS = 2048, (20, 18)
+"""The longest rows that a warp holds, half as long if it widens them; log2 of the most rows and columns that are
+measured, about."""
+_LONG_ROWS = 2.0
+"""How far apart, in doublings, are rows that a warp holds and longer ones."""
+_HELD_BYTES = 3
+"""What memory could move while a warp computes an element that it holds: 0.6 ps, of halves and of wider ones."""
 _SECTOR_BYTES = 32
 """What is read from memory at once."""
 _KEPT_BYTES = 2**24
@@ -147,25 +152,26 @@ def softmax(op: Op, num_sms: int) -> tuple[Work, ...]:
 
 
 def _softmax_of_rows(op: Op, columns: int, num_sms: int) -> tuple[Work, ...]:
-    """Short rows are held by a warp's registers, of which it computes a power of two, needed or not, but a gradient
-    takes as long as its bytes; long rows have a block of threads each. The kernel reads a contiguous tensor; one that
-    lies otherwise is copied first (see hidden_ops)."""
+    """Short rows are held by a warp's registers, of which it computes a power of two, needed or not, beside moving the
+    bytes of those that are, but a gradient takes as long as its bytes; long rows have a block of threads each. The
+    kernel reads a contiguous tensor; one that lies otherwise is copied first (see hidden_ops)."""
     inputs = list(op.input_refs())
     rows = inputs[0].numel // max(columns, 1)
     size, name = item_bytes(inputs[0].dtype), base_name(op)
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
+    is_widened = op.outputs[0].dtype != inputs[0].dtype
+    held_columns = _HELD_COLUMNS // (2 if is_widened else 1)
     rules = [f"{name} rows {size}", f"{name} rows 4"]
-    if columns > _HELD_COLUMNS and op.outputs[0].dtype != inputs[0].dtype:  # widened on the way
-        rules = [f"{name} rows {size} widened", *rules]
     filled = 0.0
-    if columns <= _HELD_COLUMNS and not name.endswith("_backward_data"):
-        filled = log2(max(columns, 1)) - _bits(columns)
-        columns = 2 ** _bits(columns)
-        nbytes = rows * columns * size * (len(inputs) + 1)
+    if columns > held_columns and is_widened:
+        rules = [f"{name} rows {size} widened", *rules]
+    if not name.endswith("_backward_data"):
+        filled = _LONG_ROWS if columns > held_columns else log2(max(columns, 1)) - _bits(columns)
+        nbytes += _HELD_BYTES * rows * 2 ** _bits(columns) * (columns <= held_columns)
     own = (rows, columns)
 
     def work(rule: str, rows: int, columns: int) -> Work:
-        seen = max(rows, num_sms) if columns > _HELD_COLUMNS else rows
+        seen = max(rows, num_sms) if columns > held_columns else rows
         coordinates = (*log(rows, columns), filled)
         return Work(rule, coordinates, 0, "", resized(nbytes, (seen, columns), own), num_sizes=2)
 

@@ -29,6 +29,8 @@ class _Where:
 class Ghost(torch.Tensor):
     """A tensor that is nowhere. Made only by the ghost GPU's dispatch mode."""
 
+    __module__ = "torch"  # libraries that work with arrays of several kinds go by it (opt_einsum)
+
     stated_value: float | None = None
     """What `.item()` answers, where that is neither known nor the usual answer (answers.py)."""
     stated_count: tuple[int, int] | None = None
