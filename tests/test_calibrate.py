@@ -125,7 +125,6 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(calibrate, "traced_models", lambda gpu: {"small": []})
     monkeypatch.setattr(host, "charges_of", lambda *_: CHARGES)
     monkeypatch.setattr(chunks, "WORKLOADS_PER_CHUNK", 40)
-    monkeypatch.setattr(chunks, "_REHEARSED", ("small", "large"))
     monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
     return measured
 

@@ -90,7 +90,7 @@ def test_norms_are_of_images_and_volumes_in_both_layouts() -> None:
 
 def test_what_cudnn_compiles_for_long_is_cut_into_small_chunks() -> None:
     sizes = {chunk.name: len(chunk.workloads) for chunk in chunks.all_chunks()}
-    assert sizes["filters by channel 48"] == sizes["filters of libraries 0"] == 48
+    assert sizes["filters by channel 24"] == sizes["filters of libraries 0"] == 24
     assert sizes["usual filters 120"] == 120
 
 

@@ -12,7 +12,6 @@ goes on alone, and it alone writes.
 
 from __future__ import annotations
 
-import itertools
 import json
 import platform
 import time
@@ -25,7 +24,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from trainfit.calibrate.alike import kind_of
 from trainfit.calibrate.chunks import Chunk, all_chunks
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import HostProcess, host_costs, host_processes, traced_models
@@ -65,11 +63,11 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
         return False
     header, done = _resume(partial_path)
     left = list(_left(done, report))
-    on_gpu = [chunk for chunk in left if chunk.workloads]
+    names = [chunk.name for chunk in left if chunk.workloads]
     with (
         partial_path.open("a") as file,
-        host_processes(len(left) - len(on_gpu)) as hosts,
-        gpu_workers(gpu, len(on_gpu)) as workers,
+        host_processes(len(left) - len(names)) as hosts,
+        gpu_workers(gpu, len(names)) as workers,
     ):
 
         def keep(record: dict[str, Any]) -> None:
@@ -81,8 +79,8 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
             keep(header)
         if collectives:
             keep({"collectives": collectives})
-        measured_by, models = _get_ready(gpu, hosts, workers, on_gpu, report)
-        _measure(left, measured_by, gpu.num_sms, hosts, done, keep, report)
+        rehearsed_by, models = _get_ready(gpu, hosts, workers, names, report)
+        _measure(left, rehearsed_by, hosts, done, keep, report)
     report("writing the profile")
     tell("writing the profile")
     _write(path, partial_path, models)
@@ -93,27 +91,23 @@ def _get_ready(
     gpu: Gpu,
     hosts: Sequence[HostProcess],
     workers: Sequence[Worker],
-    on_gpu: Sequence[Chunk],
+    names: Sequence[str],
     report: Callable[[str], None],
 ) -> tuple[dict[str, Worker], dict[str, list[Op]]]:
-    """Who measures which chunk, and the ops of small models, which are traced meanwhile. What needs no rehearsal is
-    left to two, in turns, so that few load its kernels."""
+    """Who has rehearsed which chunk, and the ops of small models, which are traced meanwhile."""
     tell("starting processes")
-    names = [chunk.name for chunk in on_gpu if chunk.is_rehearsed]
     with ThreadPoolExecutor(1) as pool:
         rehearsing = pool.submit(copy_context().run, rehearse_all, workers, names, report)
         models = traced_models(gpu)
         rehearsed_by = rehearsing.result()
     for host in hosts:
         host.wait()
-    others = [chunk.name for chunk in on_gpu if not chunk.is_rehearsed]
-    return rehearsed_by | dict(zip(others, itertools.cycle(workers[:2]), strict=False)), models
+    return rehearsed_by, models
 
 
 def _measure(
     left: Sequence[Chunk],
-    measured_by: Mapping[str, Worker],
-    num_sms: int,
+    rehearsed_by: Mapping[str, Worker],
     hosts: list[HostProcess],
     done: list[dict[str, Any]],
     keep: Keep,
@@ -121,7 +115,7 @@ def _measure(
 ) -> None:
     """Chunk by chunk; samples of one are read while the next is timed, but none while the host is. A chunk over which
     its process ends is tried again after all others."""
-    known = [_kind(record["sample"], num_sms) for record in done if "sample" in record]
+    known = [_signature(record["sample"]) for record in done if "sample" in record]
     begun = Counter(record["begun"] for record in done if "begun" in record)
     unread: list[_Timed] = []
     waiting = deque(left)
@@ -137,7 +131,7 @@ def _measure(
     def read() -> None:
         for timed in unread:
             try:
-                timed.read(known, num_sms, keep, report)
+                timed.read(known, keep, report)
             except ProcessFailed as failure:
                 lost(timed.chunk, timed.worker, failure)
         unread.clear()
@@ -147,7 +141,7 @@ def _measure(
             read()
             continue
         chunk = waiting.popleft()
-        worker = measured_by.get(chunk.name)
+        worker = rehearsed_by.get(chunk.name)
         if worker is None or worker in [timed.worker for timed in unread]:
             read()
         keep({"begun": chunk.name})
@@ -177,12 +171,12 @@ class _Timed(NamedTuple):
     worker: Worker
     seconds: float
 
-    def read(self, known: list[str], num_sms: int, keep: Keep, report: Callable[[str], None]) -> None:
+    def read(self, known: list[str], keep: Keep, report: Callable[[str], None]) -> None:
         num_known = len(known)
         for record in self.worker.finish():
             keep(record)
             if "sample" in record:
-                known.append(_kind(record["sample"], num_sms))
+                known.append(_signature(record["sample"]))
         keep({"chunk": self.chunk.name})
         found = f"{len(self.chunk.workloads)} workloads, {len(known) - num_known} new ops"
         report(f"{self.chunk.name}: {found}, {self.seconds:.1f} s")
@@ -258,5 +252,5 @@ def _write(path: Path, partial_path: Path, models: Mapping[str, Sequence[Op]]) -
     write_profile(path, profile_json(header, reduced, costs) | measured_last)
 
 
-def _kind(sample: dict[str, Any], num_sms: int) -> str:
-    return kind_of(sample["op"], sample["args"], sample["kwargs"], sample["outputs"], num_sms)
+def _signature(sample: dict[str, Any]) -> str:
+    return f"{sample['op']}{sample['args']}{sample['kwargs']}"

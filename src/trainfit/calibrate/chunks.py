@@ -12,11 +12,9 @@ from trainfit.progress import tell
 
 WORKLOADS_PER_CHUNK = 120
 """What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, up to 0.1 s each."""
-SMALL_CHUNK, SMALL_CHUNKS = 48, ("filters of libraries", "filters by channel", "filters of nets")
+SMALL_CHUNK, SMALL_CHUNKS = 24, ("filters of libraries", "filters by channel", "filters of nets")
 """Groups for whose workloads cuDNN compiles a second each, and how many of them are rehearsed by one process: with more
 the others would wait for the last one."""
-_REHEARSED = ("filters", "attention", "recurrent", "functions")
-"""Words in the names of groups for which a library compiles or chooses kernels; those of others are there at once."""
 HOST_STRETCHES = 3
 """The host is timed before, after and between so many stretches of the GPU's measurements."""
 
@@ -45,11 +43,6 @@ class Chunk:
     name: str
     repeats: int = 1
     workloads: tuple[Counted, ...] = ()
-
-    @property
-    def is_rehearsed(self) -> bool:
-        """Whether it is run once before it is measured, beside others."""
-        return any(word in self.name for word in _REHEARSED)
 
 
 def all_chunks() -> list[Chunk]:

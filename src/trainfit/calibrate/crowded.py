@@ -38,8 +38,8 @@ def tables(draw: Draw) -> Workload:
     sides = tuple(draw.choice((4, 7, 7, 8, 12, 14, 14, 16, 24, 27, 32)) for _ in range(dims))
     if draw.random() < 0.7:
         sides = sides[:1] * dims
-    most = 256 if dims < 3 else 48
-    grown = tuple(max(min(round(side * 2 ** draw.uniform(-1, 5)), most), 2) for side in sides)
+    most = 160 if dims < 3 else 48
+    grown = tuple(max(min(round(side * 2 ** draw.uniform(-1, 4)), most), 2) for side in sides)
     if draw.random() < 0.7:
         grown = grown[:1] * dims
     meeting = max(prod(grown) / prod(sides), 1) * _WEIGHTS[mode]

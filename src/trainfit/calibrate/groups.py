@@ -47,22 +47,20 @@ Group = tuple[str, int, list[Workload]]
 
 
 def groups() -> list[Group]:
-    """(name, repeats, workloads), what nets call first: others add what is not alike. Those come last for which
-    libraries compile longest: rehearsals begin with these.
+    """(name, repeats, workloads), those last for which libraries compile longest: rehearsals begin with these.
     Convolutions and recurrent layers run once warm and once cold: their library makes many calls, each of which the
     profiler keeps."""
     bf16, fp32 = torch.bfloat16, torch.float32
     return [
-        ("ops of nets", 2, replayed.ops_of_nets()),
         ("pointwise", 2, memory.pointwise()),
         ("layouts", 2, memory.layouts()),
         ("rows", 2, memory.rowwise()),
-        ("matmul bf16", 2, compute.matmuls(bf16, (512, 2048, 4096, 8192, 16384), every=2)),
+        ("matmul bf16", 3, compute.matmuls(bf16, (512, 2048, 4096, 8192, 16384), every=2)),
         ("tables", 2, memory.tables()),
         ("optimizers", 2, memory.updates()),
         ("matmul fp32", 2, compute.matmuls(fp32, (1024, 4096, 8192), every=2)),
         ("images", 2, memory.images()),
-        ("batched matmul", 2, [*compute.batched_products(), *compute.grouped_products()]),
+        ("batched matmul", 3, [*compute.batched_products(), *compute.grouped_products()]),
         ("hidden sizes fp32", 2, compute.hidden_products(fp32, (4096, 8192))),
         ("signals", 2, memory.signals()),
         ("matrices", 2, memory.matrices()),
@@ -89,6 +87,7 @@ def groups() -> list[Group]:
         ("drawn tokens", 2, drawn_tokens.drawn_tokens()),
         ("drawn maps", 2, drawn_maps.drawn_maps()),
         ("crowded", 2, crowded.crowded()),
+        ("ops of nets", 2, replayed.ops_of_nets()),
         ("recurrents of nets", 1, replayed.recurrents_of_nets()),
         ("plain recurrents", 1, recurrents.plain()),
         ("pools of nets", 2, replayed.pools_of_nets()),

@@ -1,7 +1,7 @@
 """GPU time of every aten op that a piece of torch code runs, forward and backward.
 
-In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars)
-of a new kind (see `alike`); a convolution gives one for each pass.
+In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars);
+a convolution gives one for each pass.
 
 `OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that
 the profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of
@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainfit.calibrate.alike import kind_of
 from trainfit.calibrate.workloads import is_aside
 from trainfit.cost.described import read_op
 from trainfit.cost.host import OP_KINDS
@@ -94,8 +93,7 @@ class OpTimer(DispatchMode):
     def __init__(self, repeats: int, known: set[str]) -> None:
         super().__init__()
         self._repeats = repeats
-        self._known = known  # signatures and kinds that need no second measurement; grows
-        self._num_sms = find_gpu(torch.cuda.get_device_name()).num_sms
+        self._known = known  # signatures that need no second measurement; grows
         self._flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
         self._calls: list[tuple[str, list[Any], dict[str, Any], list[str]]] = []
         self._runs: list[_Run] = []
@@ -126,13 +124,9 @@ class OpTimer(DispatchMode):
         if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
             return func(*args, **kwargs)
         self._known.add(signature)
+        call = len(self._calls)
         result, _, whole_ns = _run_alone(func, args, kwargs)
         outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-        kind = kind_of(str(func), described_args, described_kwargs, outputs, self._num_sms)
-        if kind in self._known and kind != signature:
-            return result
-        self._known.add(kind)
-        call = len(self._calls)
         self._calls.append((str(func), described_args, described_kwargs, outputs))
         is_product = short_name(str(func)) in OP_KINDS["product"]
         if whole_ns > LONG_NS and not is_product and self._is_long(call, func, args, kwargs):

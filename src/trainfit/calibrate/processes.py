@@ -5,6 +5,7 @@ In: Python code that reads its standard input. Out: what it writes; and where it
 
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
@@ -69,7 +70,7 @@ class Process:
         return lines[-1]
 
     def end(self) -> None:
-        with self._errors, self._process:
+        with self._errors, contextlib.suppress(BrokenPipeError), self._process:  # it may not have read all it was told
             self._process.kill()
 
     def restart(self) -> None:

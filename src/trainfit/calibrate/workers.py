@@ -3,9 +3,9 @@
 In: chunks of workloads. Out: their samples, as records.
 
 Most of what a first run takes is the CPU's: libraries compile kernels or load them, and cuDNN is asked for its plans.
-So processes share the chunks of which that is so, all run theirs once, at the same time, and then each is timed in its
-turn, alone on the GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote. A
-process that dies (some of a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
+So processes share the chunks, all run theirs once, at the same time, and then each is timed in its turn, alone on the
+GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote. A process that dies
+(some of a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Worker(Process):
         self.has_worked = True
 
     def begin(self, chunk: str, known: Sequence[str]) -> None:
-        """Time its workloads; this waits until the GPU is free for others. `known` are kinds that need no second
+        """Time its workloads; this waits until the GPU is free for others. `known` are signatures that need no second
         measurement; it grows only."""
         self.tell(json.dumps({"measure": chunk, "known": known[self._num_told :]}))
         self._num_told = len(known)
