@@ -9,7 +9,7 @@ from itertools import islice
 from torch.nn.attention import SDPBackend
 
 import trainfit
-from trainfit.calibrate import chunks
+from trainfit.calibrate import chunks, crowded
 from trainfit.calibrate.drawn_attentions import _cases, drawn
 from trainfit.calibrate.drawn_norms import norms
 from trainfit.calibrate.extreme_filters import extreme, extreme_layers
@@ -110,3 +110,14 @@ def test_drawn_workloads_run() -> None:
             *norms(24, 21),
         ):  # fmt: skip
             workload()
+
+
+def test_tables_are_resized_so_that_no_gradient_takes_long() -> None:
+    kinds = Counter(workload.func.__name__ for workload in crowded.crowded())
+    assert kinds == {"resized": 290, "summed": 90}
+    with trainfit.ghost_gpu("h200"):
+        for workload in crowded.crowded()[::40]:
+            workload()
+    for shape, sides, mode, *_ in (one.args for one in crowded.crowded() if one.func is crowded.resized):
+        if mode == "bicubic" and math.prod(sides) > 100 * math.prod(shape[2:]):  # a hundred pixels meet at a place
+            assert shape[0] * shape[1] <= 64

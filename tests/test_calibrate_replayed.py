@@ -80,7 +80,7 @@ def test_every_op_of_nets_is_written_as_it_is_read() -> None:
 def test_every_op_of_nets_is_of_one_group() -> None:
     groups = (replayed.ops_of_nets, replayed.pools_of_nets, replayed.filters_of_nets, replayed.recurrents_of_nets)
     counts = [len(group()) for group in groups]
-    assert counts == [25805, 251, 8960, 19]
+    assert counts == [12080, 152, 8960, 19]
     assert sum(counts) == len(replayed._ops())
 
 

@@ -13,7 +13,7 @@ import torch
 
 from trainfit import ghost_gpu, progress
 from trainfit.calibrate import chunks, workers
-from trainfit.calibrate.measure import Sample, rehearse
+from trainfit.calibrate.measure import Sample, keep_pool, rehearse
 from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.workers import gpu_workers, rehearse_all
 from trainfit.gpus.catalogue import find_gpu
@@ -146,3 +146,15 @@ def test_a_rehearsal_runs_everything_once_and_asks_for_plans_pass_by_pass(monkey
         rehearse([fail, convolve])
     assert ran == ["failure", "convolution"]
     assert [args[-1] for args in asked] == [1, [True, False, False], [False, True, False]]
+
+
+@pytest.mark.parametrize(("reserved_gib", "steps"), [(0, ["emptied", 6]), (6, []), (7, []), (8, ["emptied", 6])])
+def test_a_process_holds_its_memory_in_one_piece(
+    reserved_gib: int, steps: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[object] = []
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved_gib * 2**30)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: taken.append("emptied"))
+    monkeypatch.setattr(torch, "empty", lambda nbytes, **_: taken.append(nbytes // 2**30))
+    keep_pool()
+    assert taken == steps

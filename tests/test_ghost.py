@@ -582,3 +582,8 @@ def test_a_tensor_of_the_host_that_torch_hands_over_by_its_class_stays_there() -
         found = mode.__torch_dispatch__(torch.ops.aten.detach.default, (torch.Tensor,), (torch.zeros(2),))
     assert type(found) is torch.Tensor
     assert (found.device.type, found.tolist()) == ("cpu", [0.0, 0.0])
+
+
+def test_libraries_that_go_by_the_module_of_a_class_take_a_ghost_for_torch_s() -> None:
+    with ghost_gpu("h200"):
+        assert type(torch.ones(2, device="cuda")).__module__ == "torch"
