@@ -30,11 +30,11 @@ allocator. "own host": the step by what `calibrate` timed of the host in the run
 predicted by the shipped profile after these rows were measured, no blind test; a dash: as before.
 """
 UNREAD = """Mostly of libraries that no other part has (vit_pytorch, ultralytics, speechbrain, open_clip, kornia,
-pytorchvideo, ...), further families of timm, and types of transformers that no survey drew. Who drew them mended no
-prices, and who mended prices did not read them. They were predicted, the predictions committed, then they were
-measured, in one run; those predicted to wait for the CPU, or not for sure to be bound by kernels, then ran in turns
-with the host's part of `calibrate`, one or two processes each. One did not run: its library had been cut down too far
-to travel. Why six are beyond 8% of GPU busy, by the names of their kernels:
+pytorchvideo, ...), further families of timm, and types of transformers that no survey drew. None was read while prices
+were mended. They were predicted, the predictions committed, then they were measured, in one run; those predicted to
+wait for the CPU, or not for sure to be bound by kernels, then ran in turns with the host's part of `calibrate`, one or
+two processes each. One did not run: its library had been cut down too far to travel. Why six are beyond 8% of GPU busy,
+by the names of their kernels:
 
 - cross_attender (-31%): one kernel, the efficient attention's gradient of 64 queries over 1,024 keys with a mask:
   1.49 ms, priced at 0.54. Few samples have far fewer queries than keys.
