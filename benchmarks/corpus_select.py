@@ -5,7 +5,7 @@
 To those that the file has come, of every net, those that take at least this share of its GPU time and can be called on
 tensors that are made up: not lists of tensors, recurrent layers or losses of alignments, which have workloads of their
 own, nor what depends on values. Of those that are alike, of one rule and with sizes that differ by half a doubling or
-less, one is kept, but all convolutions are: with four samples in ten left out so, 475 of 487 nets were within 8%
+less, one is kept, but all convolutions are: with four of ten other samples left out so, 475 of 487 nets were within 8%
 (corpus_table.py, families left out), with all of them 474. The order is that of a seed.
 """
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -9,6 +13,10 @@ from trainfit.calibrate import replayed
 from trainfit.calibrate.replayed import arguments, function, read
 from trainfit.cost.described import described, read_op
 from trainfit.records import Op, Phase, TensorRef
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import corpus_select
 
 
 def called(name: str, *args: object, **kwargs: object) -> tuple[list[object], dict[str, object]]:
@@ -107,3 +115,13 @@ def test_equal_neighbours_are_written_with_a_count_and_strides_where_they_matter
     pieces = again.args[0]
     assert isinstance(pieces, tuple)
     assert [piece.stride for piece in pieces] == [(3, 1), (3, 1), (1, 2)]
+
+
+def test_no_two_ops_of_nets_are_alike_but_convolutions() -> None:
+    lines = [json.dumps([op.name, *described(op)]) for op in replayed._ops() if op.name == "aten.gelu.default"]
+    assert len({corpus_select.kind_of(line) for line in lines}) == len(lines) > 20
+    near, far = (json.dumps(["aten.gelu.default", [f"bfloat16[{rows},768]"], {}]) for rows in (10_000, 20_000))
+    assert corpus_select.kind_of(near) == corpus_select.kind_of(near.replace("10000", "10100"))
+    assert corpus_select.kind_of(near) != corpus_select.kind_of(far)
+    filters = [json.dumps([op.name, *described(op)]) for op in replayed._ops() if "convolution" in op.name][:2]
+    assert [corpus_select.kind_of(line) for line in filters] == filters

@@ -152,6 +152,18 @@ def test_smooth_resizing_waits_for_memory_where_the_cache_does_not_hold_image_an
     assert [nbytes(planes) for planes in (200, 440, 1000)] == [200 * step // 2, 440 * step * 3 // 4, 1000 * step]
 
 
+def test_gradients_of_smooth_resizing_wait_for_each_other_the_longer_the_more_meet() -> None:
+    def nbytes(dtype: str, side: int) -> int:
+        sizes = [1, 96, 7, 7]
+        gradient, result = f"{dtype}[1,96,{side},{side}]", f"{dtype}[1,96,7,7]"
+        return pool_work("upsample_bicubic2d_backward", [gradient, [side, side], sizes, False], result).nbytes
+
+    # 96 planes; 16 places for each pixel, of which there are 1024, or 16, times as many as places: the roots.
+    assert [nbytes("bfloat16", side) for side in (224, 28)] == [96 * 128 * 13_600_000, 96 * 16 * 13_600_000]
+    assert nbytes("float32", 224) == 96 * 128 * 384_000
+    assert nbytes("float32", 7 * 2) == 96 * 8 * 384_000
+
+
 def test_smooth_curves_through_pixels_whose_channels_come_last_fetch_each_element_by_itself() -> None:
     def work(channels: int) -> Work:
         order, turned = (
