@@ -128,24 +128,19 @@ def test_a_worker_that_never_worked_says_why(monkeypatch: pytest.MonkeyPatch) ->
     assert message.endswith("ValueError: second")
 
 
-def test_a_rehearsal_runs_everything_once_and_asks_for_plans_pass_by_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[list[Any]] = []
-    monkeypatch.setattr(MEASURE, "_plan", lambda func, args: asked.append(args))
+def test_a_rehearsal_runs_everything_once_also_after_a_failure() -> None:
     ran: list[str] = []
 
-    def convolve() -> None:
-        x, weight = (torch.ones(1, 4, 8, 8, device="cuda", requires_grad=True) for _ in range(2))
-        torch.conv2d(x, weight).sum().backward()
-        ran.append("convolution")
+    def work() -> None:
+        ran.append("work")
 
     def fail() -> None:
         ran.append("failure")
         raise ValueError
 
     with ghost_gpu("h200"):
-        rehearse([fail, convolve])
-    assert ran == ["failure", "convolution"]
-    assert [args[-1] for args in asked] == [1, [True, False, False], [False, True, False]]
+        rehearse([fail, work])
+    assert ran == ["failure", "work"]
 
 
 @pytest.mark.parametrize(("reserved_gib", "steps"), [(0, ["emptied", 6]), (6, []), (7, []), (8, ["emptied", 6])])

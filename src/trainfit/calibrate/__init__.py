@@ -27,6 +27,7 @@ import torch
 from trainfit.calibrate.chunks import Chunk, all_chunks
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import HostProcess, host_costs, host_processes, traced_models
+from trainfit.calibrate.measure import signature_of
 from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.workers import Worker, gpu_workers, rehearse_all
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
@@ -113,8 +114,8 @@ def _measure(
     keep: Keep,
     report: Callable[[str], None],
 ) -> None:
-    """Chunk by chunk; samples of one are read while the next is timed, but none while the host is. A chunk over which
-    its process ends is tried again after all others."""
+    """Chunk by chunk; samples of those before are read while the next is timed, but none while the host is. A chunk
+    over which its process ends is tried again after all others."""
     known = [_signature(record["sample"]) for record in done if "sample" in record]
     begun = Counter(record["begun"] for record in done if "begun" in record)
     unread: list[_Timed] = []
@@ -128,22 +129,22 @@ def _measure(
         if not is_last:
             waiting.append(chunk)
 
-    def read() -> None:
-        for timed in unread:
+    def read(until: Worker | None) -> None:
+        """In the order in which they were timed, until the worker has nothing left to tell; all for no worker."""
+        while unread and (until is None or until in [timed.worker for timed in unread]):
+            timed = unread.pop(0)
             try:
                 timed.read(known, keep, report)
             except ProcessFailed as failure:
                 lost(timed.chunk, timed.worker, failure)
-        unread.clear()
 
     while waiting or unread:
         if not waiting:
-            read()
+            read(until=None)
             continue
         chunk = waiting.popleft()
         worker = rehearsed_by.get(chunk.name)
-        if worker is None or worker in [timed.worker for timed in unread]:
-            read()
+        read(until=worker)
         keep({"begun": chunk.name})
         begun[chunk.name] += 1
         begin_s = time.monotonic()
@@ -159,9 +160,7 @@ def _measure(
         except ProcessFailed as failure:
             lost(chunk, worker, failure)
             continue
-        timed = _Timed(chunk, worker, time.monotonic() - begin_s)
-        read()
-        unread.append(timed)
+        unread.append(_Timed(chunk, worker, time.monotonic() - begin_s))
 
 
 class _Timed(NamedTuple):
@@ -253,4 +252,4 @@ def _write(path: Path, partial_path: Path, models: Mapping[str, Sequence[Op]]) -
 
 
 def _signature(sample: dict[str, Any]) -> str:
-    return f"{sample['op']}{sample['args']}{sample['kwargs']}"
+    return signature_of(sample["op"], sample["args"], sample["kwargs"])

@@ -2,7 +2,7 @@
 
 `drawn(count, seed)` are workloads as any, of every backend that torch may choose; `masked(count, seed)` are those with
 a mask, or a bias that is learned, of every shape that broadcasts to the scores; `of_few_heads(count, seed)` leave
-processors idle.
+processors idle; `of_few_queries(count, seed)` have many more keys than queries.
 """
 
 from __future__ import annotations
@@ -141,3 +141,30 @@ def _case_of_few_heads(random: Random) -> tuple[Any, ...]:
 def of_few_heads(count: int, seed: int) -> list[Workload]:
     random = Random(seed)
     return [partial(attention, *_case_of_few_heads(random)) for _ in range(count)]
+
+
+def _case_of_few_queries(random: Random) -> tuple[Any, ...]:
+    """Of latents, or of a text, over what they look at; half of them with a mask of the keys."""
+    queries = random.choice((8, 16, 32, 64, 64, 77, 100, 128, 256, round(2 ** random.uniform(3, 8))))
+    keys = min(queries * round(2 ** random.uniform(1, 6)), 16384)
+    heads, dim = random.choice(_HEADS), random.choice((32, 64, 64, 64, 96, 128))
+    batch = round(2 ** random.uniform(0, log2(2**17 / keys)))
+    dtype = random.choice((BF16, BF16, FP16, FP32, FP32))
+    return dtype, (batch, heads, queries, keys), dim, random.random() < 0.5
+
+
+def of_few_queries(count: int, seed: int) -> list[Workload]:
+    """Where there is a mask torch has no choice of backend; elsewhere flash or cuDNN's kernels run in halves."""
+    random, found = Random(seed), list[Workload]()
+    while len(found) < count:
+        dtype, scores, dim, has_mask = _case_of_few_queries(random)
+        batch, heads, queries, keys = scores
+        if prod(scores) < _FEWEST_PAIRS or prod(scores) > _MOST_MASKED_PAIRS:
+            continue
+        if has_mask:
+            mask = (batch, 1, random.choice((1, queries)), keys)
+            found.append(partial(biased, SDPBackend.EFFICIENT_ATTENTION, dtype, scores, dim, mask, False, 0.0))
+        else:
+            backend = SDPBackend.EFFICIENT_ATTENTION if dtype is FP32 else SDPBackend.FLASH_ATTENTION
+            found.append(partial(attention, backend, dtype, batch, heads, heads, queries, dim, False, 0.0, False, keys))
+    return found

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from random import Random
 
 import torch
 from torch.nn import functional as F
@@ -118,3 +119,18 @@ def filters() -> list[Workload]:
         *_cases(grouped[::3], (FP16,), (False,)),
         *_cases(grouped_images()[::2], (FP32, BF16), (False, True)),
     ]
+
+
+def long_filters(count: int, seed: int) -> list[Workload]:
+    """Long windows in groups over one sequence or some, for which cuDNN has kernels of several kinds."""
+    random, found = Random(seed), list[Workload]()
+    for _ in range(count):
+        width, groups = random.choice((256, 384, 512, 512, 768, 768, 1024)), random.choice((4, 8, 16, 16, 16, 32))
+        window, batch = (
+            random.choice((19, 31, 32, 48, 64, 95, 127, 128, 128, 256)),
+            random.choice((1, 1, 2, 2, 3, 4, 8)),
+        )
+        length = round(2 ** random.uniform(6, 11))
+        layer = Filter(1, width, width, window, length, batch, groups)
+        found.append(partial(convolve, layer, random.choice((FP32, BF16, FP16)), False))
+    return found

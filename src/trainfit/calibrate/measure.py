@@ -25,6 +25,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainfit.calibrate.workloads import is_aside
+from trainfit.cost.convolution_op import ENGINE, TILING
 from trainfit.cost.described import read_op
 from trainfit.cost.host import OP_KINDS
 from trainfit.cost.work import contiguous_stride, short_name
@@ -48,9 +49,6 @@ LONGEST_MARKER_NS = 5_000_000
 LONG_NS = 1_000_000
 """An op that takes longer is run once: what L2 holds is read in a hundredth of that. Products are not: the first ones
 are up to a tenth faster than those of a step, until they have drawn so much power that the clock sinks."""
-
-
-_CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,7 @@ class OpTimer(DispatchMode):
         described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
         if is_rounded_product(func, args):
             described_kwargs["tf32"] = True
-        described_kwargs |= _plan(func, described_args)
-        signature = f"{func}{described_args}{described_kwargs}"
+        signature = signature_of(str(func), described_args, described_kwargs)
         is_new = signature not in self._known and not is_view(func)
         if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
             return func(*args, **kwargs)
@@ -183,7 +180,7 @@ class OpTimer(DispatchMode):
             yield Sample(
                 op=op,
                 args=args,
-                kwargs=kwargs,
+                kwargs=kwargs | _plan(op, args),
                 outputs=outputs,
                 warm_ns=round(statistics.median(warm[call])),
                 cold_ns=round(statistics.median(cold.get(call, warm[call]))),
@@ -240,9 +237,9 @@ def measure(
 
 
 def rehearse(workloads: Iterable[Callable[[], Any]]) -> None:
-    """Run them once, so that libraries have their kernels and cuDNN's plans are known when they are measured."""
+    """Run them once, so that libraries have their kernels when they are measured."""
     for workload in workloads:
-        with contextlib.suppress(Exception), _Rehearsal():  # what fails will fail again
+        with contextlib.suppress(Exception):  # what fails will fail again
             workload()
     torch.cuda.synchronize()
     keep_pool()
@@ -259,16 +256,6 @@ def keep_pool() -> None:
         torch.empty(POOL_BYTES, dtype=torch.uint8, device="cuda")
 
 
-class _Rehearsal(DispatchMode):
-    """Asks for the plans of all convolutions inside."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _CONVOLUTIONS:
-            for one in single_passes(func, args) or [args]:
-                _plan(func, describe(one))
-        return func(*args, **(kwargs or {}))
-
-
 def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     """The arguments with which a convolution does nothing but convolve, or computes one gradient; none where it does no
     more as it is called. Biases and their gradients are kernels of their own, which are timed as the sums they are."""
@@ -280,15 +267,21 @@ def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
     return []
 
 
-def _plan(func: Any, described_args: list[Any]) -> dict[str, Any]:
-    """Of a convolution's pass: the engine that cuDNN proposes, and how it cuts the product, as far as it says."""
-    if func not in _CONVOLUTIONS:
+def _plan(op: str, described_args: list[Any]) -> dict[str, Any]:
+    """Of a convolution's pass: the engine that cuDNN proposes, and how it cuts the product, as far as it says. It takes
+    up to seconds and no GPU, so it is asked when the GPU is left to others."""
+    if short_name(op) not in OP_KINDS["convolution"]:
         return {}
-    problem = first_pass(read_op(str(func), described_args, {}, [], Phase.BACKWARD))
+    problem = first_pass(read_op(op, described_args, {}, [], Phase.BACKWARD))
     gpu = find_gpu(torch.cuda.get_device_name())
     engine, tiling = asked(problem, gpu), tiling_of(problem, gpu)
-    found = {"engine": engine, "tiling": tiling and list(dataclasses.astuple(tiling))}
+    found = {ENGINE: engine, TILING: tiling and list(dataclasses.astuple(tiling))}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def signature_of(op: str, args: list[Any], kwargs: dict[str, Any]) -> str:
+    """What tells an op apart from others. A plan does not: it follows from the rest."""
+    return f"{op}{args}{ {name: value for name, value in kwargs.items() if name not in (ENGINE, TILING)} }"
 
 
 def _overlap(kernels: list[Kernel]) -> float:

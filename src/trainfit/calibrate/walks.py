@@ -23,6 +23,11 @@ _COLUMNS = (
     (32, 17, 4096), (8, 128, 65536), (4, 64, 16384), (128, 9, 1024), (2048, 16, 128), (16384, 8, 64), (64, 1000, 128),
     (512, 50, 512), (4096, 20, 100), (2, 192, 131072), (100_000, 16, 32), (16, 512, 256), (8, 21, 262144),
 )  # fmt: skip
+_CLASSES = (
+    (16, 50257, 75), (4, 32000, 128), (64, 8192, 80), (8, 30522, 100), (2, 65536, 512), (32, 20000, 65),
+    (1, 128256, 256), (128, 4096, 196), (24, 50000, 32),
+)  # fmt: skip
+"""Scores of tens of thousands of classes, which a loss wants before the places of a text."""
 _RUNS = ((16, 256, 512), (8, 1024, 1024), (4, 2048, 768), (64, 128, 256), (2, 4096, 2048), (32, 64, 64), (1, 512, 4096))
 _WEIGHTS = (
     (1, 512), (16, 48), (64, 192), (128, 896), (256, 2304), (512, 640), (512, 4608), (1024, 1024), (1024, 9216),
@@ -89,3 +94,8 @@ def walks() -> list[Workload]:
         ),
         *(partial(grown, *sizes, dtype) for sizes, dtype in itertools.product(_GROWN, both)),
     ]
+
+
+def classes() -> list[Workload]:
+    """Softmax over classes that stand before places."""
+    return [partial(softmax, *each) for each in itertools.product(_CLASSES, (FP32, BF16))]

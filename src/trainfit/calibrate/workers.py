@@ -2,10 +2,10 @@
 
 In: chunks of workloads. Out: their samples, as records.
 
-Most of what a first run takes is the CPU's: libraries compile kernels or load them, and cuDNN is asked for its plans.
-So processes share the chunks, all run theirs once, at the same time, and then each is timed in its turn, alone on the
-GPU and with everything at hand. While one is timed, the one before reads what the profiler wrote. A process that dies
-(some of a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
+Most of what a first run takes is the CPU's: libraries compile kernels or load them. So processes share the chunks, all
+run theirs once, at the same time, and then each is timed in its turn, alone on the GPU and with everything at hand.
+While one is timed, those before read what the profiler wrote, and ask cuDNN for its plans. A process that dies (some of
+a library's kernels do not work everywhere) is replaced by one that has rehearsed nothing.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ def answer(orders: TextIO, answers: TextIO) -> None:
             chunk = by_name[order["measure"]]
             known.update(order["known"])
             with progress.listening(lambda *told: write_now({"told": told})):
-                for result in measure(chunk.workloads, chunk.repeats, known, lambda: write_now({"over": True})):
+                # All of them before the first is told: where nobody listens yet, telling would wait.
+                for result in list(measure(chunk.workloads, chunk.repeats, known, lambda: write_now({"over": True}))):
                     write({"failed": result} if isinstance(result, str) else {"sample": _as_record(result)})
             write({"chunk": chunk.name})
         answers.flush()

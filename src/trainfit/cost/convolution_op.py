@@ -77,7 +77,7 @@ _ORDINARY_WINDOW = 49
 _WORD_BYTES = 4
 PLANNED_FOR = find_gpu("h200")
 """Other GPUs are taken to choose alike."""
-MEASURED, _TILING, _ENGINE = "kernels", "tiling", "engine"
+MEASURED, TILING, ENGINE = "kernels", "tiling", "engine"
 _PADDING = ("fused", "singly", "first")
 _WINOGRAD_S, _SHORT_CHANNELS, _SHORT_WINDOWS, _SHORT_PIXELS = 50, 32, ((3, 3), (5, 5)), 4096
 """The engine that cuDNN proposes without a GPU where it would run Winograd's transforms, if there are so many channels,
@@ -270,7 +270,7 @@ class Convolution:
 
     def planned(self, op: Op) -> int | None:
         """cuDNN's engine, as it says, or as it said when the op was measured; None where it cannot be asked."""
-        known = dict(op.kwargs).get(_ENGINE)
+        known = dict(op.kwargs).get(ENGINE)
         return known if isinstance(known, int) else asked(first_pass(op), PLANNED_FOR)
 
     def engine(self, op: Op) -> int:
@@ -286,8 +286,8 @@ class Convolution:
         if kernels not in TILED:
             return None
         said = dict(op.kwargs)
-        if _TILING in said or _ENGINE in said:  # when it was measured: an engine alone has none
-            known = said.get(_TILING)
+        if TILING in said or ENGINE in said:  # when it was measured: an engine alone has none
+            known = said.get(TILING)
             return Tiling(*known) if isinstance(known, tuple) else None
         return tiling_of(first_pass(op), PLANNED_FOR)
 
