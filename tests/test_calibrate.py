@@ -21,7 +21,7 @@ from trainfit.calibrate import chunks, host
 from trainfit.calibrate.chunks import HOST_STRETCHES
 from trainfit.calibrate.drawn_filters import frequent_layers, layers
 from trainfit.calibrate.host import TIMED, charges_of, host_processes, time_models, traced, training_of
-from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, single_passes, split_at_markers
+from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, signature_of, single_passes, split_at_markers
 from trainfit.calibrate.models import small_models
 from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
@@ -173,6 +173,28 @@ def test_a_chunk_that_never_finished_in_two_runs_is_left_out(tmp_path: Path, mac
     calibrate.calibrate(tmp_path / "gpu.json", reports.append)
     assert machine == ["small 0", "large 0"]
     assert "small 40: left out, it did not finish in 2 runs" in reports
+
+
+def test_what_was_timed_is_read_when_its_process_is_wanted_again_or_at_the_end() -> None:
+    events: list[str] = []
+
+    class Told(Worker):
+        def begin(self, chunk: str, known: Sequence[str]) -> None:
+            super().begin(chunk, known)
+            events.append(f"begin {chunk}")
+
+        def finish(self) -> list[dict[str, Any]]:
+            events.append(f"finish {self._unread[0]}")
+            self._unread = []
+            return []
+
+    first, second = Told([]), Told([])
+    by_name = {"a": first, "b": second, "c": first}
+    for name, worker in by_name.items():
+        worker.rehearse(name)
+    left = [chunks.Chunk(name, 1) for name in by_name]
+    calibrate._measure(left, by_name, [], [], lambda record: None, lambda line: None)  # type: ignore[arg-type]
+    assert events == ["begin a", "begin b", "finish a", "begin c", "finish b", "finish c"]
 
 
 @pytest.mark.parametrize("method", ["begin", "finish"])
@@ -363,6 +385,12 @@ def test_the_groups_have_names_of_their_own_and_none_is_empty() -> None:
     groups = chunks.groups()
     assert len({name for name, _, _ in groups}) == len(groups)
     assert all(workloads and repeats >= 1 for _, repeats, workloads in groups)
+
+
+def test_a_plan_does_not_tell_ops_apart() -> None:
+    planned = {"engine": 62, "tiling": [128, 128, 32, 1]}
+    assert signature_of("op", ["x"], planned) == signature_of("op", ["x"], {})
+    assert signature_of("op", ["x"], {"tf32": True}) != signature_of("op", ["x"], {})
 
 
 def test_a_convolution_is_timed_pass_by_pass_and_without_its_bias() -> None:
