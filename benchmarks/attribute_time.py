@@ -24,8 +24,9 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from loop import default_loss, training_step
-from trainfit.calibrate.measure import describe, gpu_kernels, marker_name, split_at_markers
-from trainfit.torch_compat import TorchDispatchMode, gpu_marker, is_rounded_product, tree_flatten
+from trainfit.calibrate.calls import call_of
+from trainfit.calibrate.measure import described_outputs, gpu_kernels, marker_name, split_at_markers
+from trainfit.torch_compat import TorchDispatchMode, gpu_marker
 from zoo import Case, zoo
 
 DEFAULT = (
@@ -45,12 +46,9 @@ class Attribution(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         gpu_marker()
-        described = describe(args), {key: describe(value) for key, value in (kwargs or {}).items()}
-        if is_rounded_product(func, args):
-            described[1]["tf32"] = True
+        described = call_of(func, args, kwargs or {}).described()
         result = func(*args, **(kwargs or {}))
-        outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-        self.calls.append((str(func), *described, outputs))
+        self.calls.append((str(func), *described, described_outputs(result)))
         return result
 
 

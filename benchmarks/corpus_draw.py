@@ -160,7 +160,7 @@ def ops_of(case: Case, checkpointed: bool, pricing: Pricing) -> dict[str, Any]:
 
 
 def signature(op: Op) -> list[Any]:
-    return [op.name, *described(op)]
+    return [op.name, *described(op.args, op.kwargs, op.tf32)]
 
 
 def write(path: Path, line: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@
     python benchmarks/corpus_table.py FOLDER PARTIAL.gz --folds 4       # by profiles made without the nets' families
     python benchmarks/corpus_table.py FOLDER PARTIAL.gz --ops           # and the ops that matter, by rule
     python benchmarks/corpus_table.py FOLDER PARTIAL.gz --only convolution cudnn_batch_norm      # ops named so, alone
-    python benchmarks/corpus_table.py FOLDER PARTIAL.gz --folds 4 --without "drawn maps"         # and without a group
 
 In: what corpus_draw.py wrote and the samples that `trainfit calibrate` took, the ops of nets among them. A net's time
 is the sum over its measured ops, as often as it calls each; errors are priced / measured - 1. With `--folds` families
@@ -27,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 from corpus_select import nets
-from trainfit.calibrate.replayed import read
 from trainfit.cost import Pricing, price_with, pricing_for
 from trainfit.cost.classify import works
 from trainfit.cost.described import described, read_op
@@ -36,7 +34,6 @@ from trainfit.cost.reduce import in_a_step_ns, reduce_samples
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import Op, Phase
 
-REPLAYED = ("ops of nets", "filters of nets")
 LEAST_COVERED = 0.6
 FAR, WORST, SHARE_OF_RULE = 0.08, 6, 0.0003
 GPU = find_gpu("h200")
@@ -55,21 +52,9 @@ class Compared:
     priced_ns: float
 
 
-def samples(path: Path, without: tuple[str, ...]) -> tuple[list[Sample], list[Sample]]:
-    """Those of other groups, but for some, and those of nets."""
-    others: list[Sample] = []
-    of_nets: list[Sample] = []
-    waiting: list[Sample] = []
-    for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-        record = json.loads(line)
-        if "sample" in record:
-            waiting.append(record["sample"])
-        elif "chunk" in record:
-            group = record["chunk"].rpartition(" ")[0]
-            if group not in without:
-                (of_nets if group in REPLAYED else others).extend(waiting)
-            waiting = []
-    return others, of_nets
+def samples(path: Path) -> list[Sample]:
+    records = map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines())
+    return [record["sample"] for record in records if "sample" in record]
 
 
 def key_of(name: str, args: list[Any], kwargs: dict[str, Any]) -> str:
@@ -92,8 +77,8 @@ def passes(op: Op) -> Iterator[Op]:
 
 
 def keys(name: str, args: list[Any], kwargs: dict[str, Any]) -> Iterator[str]:
-    for op in passes(read(name, args, kwargs)):
-        yield key_of(name, *described(op))
+    for op in passes(read_op(name, args, kwargs, (), Phase.FORWARD)):
+        yield key_of(name, *described(op.args, op.kwargs, op.tf32))
 
 
 def coverage(net: dict[str, Any], measured: dict[str, Sample]) -> float:
@@ -147,19 +132,15 @@ def profile_of(kept: Iterable[Sample]) -> Profile:
     return replace(shipped, tables={**shipped.tables, **parse_tables(reduce_samples(GPU, kept), GPU)})
 
 
-def compare_fold(
-    folder: Path, partial_path: Path, folds: int, only: tuple[str, ...], without: tuple[str, ...], fold: int
-) -> list[Compared]:
-    others, of_nets = samples(partial_path, without)
-    others = [sample for sample in others if sample["op"].startswith(only)]
-    measured = {key_of(sample["op"], sample["args"], sample["kwargs"]): sample for sample in of_nets}
+def compare_fold(folder: Path, partial_path: Path, folds: int, only: tuple[str, ...], fold: int) -> list[Compared]:
+    named = (sample for sample in samples(partial_path) if sample["op"].startswith(only))
+    measured = {key_of(sample["op"], sample["args"], sample["kwargs"]): sample for sample in named}
     chosen = [net for net in nets(folder) if not folds or fold_of(net, folds) == fold]
     chosen = [net for net in chosen if coverage(net, measured) >= LEAST_COVERED]
     pricing = pricing_for(GPU)
     if folds:
         own = {key for net in chosen for op in net["ops"] for key in keys(*op[:3])}
-        kept = [sample for key, sample in measured.items() if key not in own and sample["op"].startswith(only)]
-        pricing = pricing_for(GPU, profile_of([*others, *kept]))
+        pricing = pricing_for(GPU, profile_of(sample for key, sample in measured.items() if key not in own))
     return [one for net in chosen for one in compared(net, measured, pricing, only)]
 
 
@@ -216,10 +197,9 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=0)
     parser.add_argument("--ops", action="store_true")
     parser.add_argument("--only", nargs="+", default=[""], help="names of ops begin so, without their namespace")
-    parser.add_argument("--without", nargs="+", default=[], help="groups whose samples are left out")
     args = parser.parse_args()
     only = tuple(f"aten.{name}" for name in args.only)
-    compare = partial(compare_fold, args.folder, args.partial, args.folds, only, tuple(args.without))
+    compare = partial(compare_fold, args.folder, args.partial, args.folds, only)
     with ProcessPoolExecutor(2) as pool:
         parts = pool.map(compare, range(max(args.folds, 1)))
         found = [one for part in parts for one in part]

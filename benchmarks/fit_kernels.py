@@ -22,12 +22,12 @@ from typing import Any
 
 import torch
 
+from drawn_filters import Drawn, frequent_layers, layers
 from probe_convolutions import DTYPES, draw, is_moderate
-from trainfit.calibrate.drawn_filters import Drawn, frequent_layers, layers
-from trainfit.calibrate.usual_filters import usual_layers
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.cudnn import Kind, Problem, family
 from trainfit.gpus.hidden.cudnn_kernels import asked, features, kernels_of
+from usual_filters import usual_layers
 
 SEED, COUNT = 901, 90_000
 KINDS: tuple[Kind, ...] = ("output", "input gradient", "weight gradient")

@@ -16,32 +16,38 @@ import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import islice
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
-from trainfit.calibrate.drawn_filters import drawn, frequent
-from trainfit.calibrate.measure import Sample, measure
-from trainfit.calibrate.usual_filters import usual
+from drawn_filters import calls_of, frequent_layers, layers
+from trainfit.calibrate.arguments import Pool
+from trainfit.calibrate.measure import NUMBERS_BYTES, Sample, measure
 from trainfit.cost import price_with, pricing_for
 from trainfit.cost.described import read_op
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import cudnn_library
 from trainfit.records import Op, Phase, TensorRef
+from usual_filters import usual_layers
 
-SEED, COUNT, FREQUENT, USUAL, REPEATS, PER_SESSION = 20261116, 360, 80, 160, 2, 20
+SEED, COUNT, FREQUENT, USUAL, PER_SESSION = 20261116, 360, 80, 160, 60
 WHATEVER, OF_NETS = "drawn: whatever can be written", "drawn: as nets have them"
 SHORT_NS = 4000
 FAR = log(1.25)
 
 
 def take(path: Path) -> None:
-    known = set[str]()
-    kinds = {WHATEVER: [*drawn(COUNT, SEED), *frequent(FREQUENT, SEED)], OF_NETS: usual(USUAL, SEED + 1)}
+    pool = Pool("cuda", NUMBERS_BYTES)
+    kinds = {
+        WHATEVER: [*islice(layers(SEED), COUNT), *islice(frequent_layers(SEED), FREQUENT)],
+        OF_NETS: [*islice(usual_layers(SEED + 1), USUAL)],
+    }
     with gzip.open(path, "wt") as file:
-        for kind, workloads in kinds.items():
-            for first in range(0, len(workloads), PER_SESSION):
-                for result in measure(workloads[first : first + PER_SESSION], REPEATS, known):
+        for kind, chosen in kinds.items():
+            calls = [call for layer in chosen for call in calls_of(layer)]
+            for first in range(0, len(calls), PER_SESSION):
+                for result in measure(calls[first : first + PER_SESSION], pool):
                     if isinstance(result, Sample):
                         file.write(json.dumps({"sample": dataclasses.asdict(result) | {"drawn": kind}}) + "\n")
                     else:

@@ -22,21 +22,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 import price_catalogue
 import price_layers
 import trainfit
-from trainfit.calibrate.measure import Sample, describe, measure
+from trainfit.calibrate.arguments import Pool
+from trainfit.calibrate.calls import Call, call_of
+from trainfit.calibrate.measure import NUMBERS_BYTES, Sample, described_outputs, measure
 from trainfit.cost import price_with, pricing_for
 from trainfit.cost.classify import works
 from trainfit.cost.described import read_op
 from trainfit.cost.reduce import in_a_step_ns
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import Phase
-from trainfit.torch_compat import DispatchMode, is_rounded_product, is_view, tree_flatten
+from trainfit.torch_compat import DispatchMode, is_view
 
-REPEATS = 3
 SECONDS = 150.0
 SHORT_NS = 5000
 WORST = 120
@@ -51,6 +50,7 @@ def take(out: Path, chosen: list[str]) -> None:
     """Family by family, until the time is up."""
     out.mkdir(parents=True, exist_ok=True)
     until_s = time.monotonic() + SECONDS
+    pool = Pool("cuda", NUMBERS_BYTES)
     known: set[str] = set()
     for name, workloads in families(chosen).items():
         start_s = time.monotonic()
@@ -60,7 +60,10 @@ def take(out: Path, chosen: list[str]) -> None:
                 if time.monotonic() > until_s:
                     print(f"{name}: {len(workloads) - first} workloads left out, the time is up", flush=True)
                     break
-                for result in measure(workloads[first : first + 20], REPEATS, known):
+                calls = {str(call): call for work in workloads[first : first + 20] for call, _ in recorded(work)}
+                new = [call for text, call in calls.items() if text not in known]
+                known.update(calls)
+                for result in measure(new, pool):
                     if isinstance(result, Sample):
                         file.write(json.dumps(dataclasses.asdict(result)) + "\n")
                         count += 1
@@ -116,21 +119,26 @@ def table(out: Path) -> None:
 
 
 class _Recorder(DispatchMode):
-    """Writes down the ops that run inside it, as `OpTimer` describes them."""
+    """Writes down the ops that run inside it, and what they return."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Any, ...]] = []
+        self.calls: list[tuple[Call, list[str]]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        described = describe(args), {key: describe(value) for key, value in (kwargs or {}).items()}
-        if is_rounded_product(func, args):
-            described[1]["tf32"] = True
+        call = call_of(func, args, kwargs or {})
         result = func(*args, **(kwargs or {}))
-        outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
         if not is_view(func):
-            self.calls.append((str(func), *described, outputs))
+            self.calls.append((call, described_outputs(result)))
         return result
+
+
+def recorded(workload: Any) -> list[tuple[Call, list[str]]]:
+    """What it calls on the ghost GPU."""
+    recorder = _Recorder()
+    with trainfit.ghost_gpu("h200"), recorder:
+        workload()
+    return recorder.calls
 
 
 def ghost(chosen: list[str]) -> None:
@@ -140,18 +148,16 @@ def ghost(chosen: list[str]) -> None:
     for name, workloads in families(chosen).items():
         failures = 0
         for workload in workloads:
-            recorder = _Recorder()
             try:
-                with trainfit.ghost_gpu("h200"), recorder:
-                    workload()
+                calls = recorded(workload)
             except Exception as error:
                 failures += 1
                 text = " ".join(str(error).split())
                 print(f"{name}: {workload}: {type(error).__name__}: {text}"[:300], flush=True)
-            for op, args, kwargs, outputs in recorder.calls:
-                read = read_op(op, args, kwargs, [output for output in outputs if output], Phase.FORWARD)
-                (cost,) = price_with([read], pricing)
-                rules.setdefault((op, cost.rule), []).append(cost.time_ns)
+                continue
+            for call, outputs in calls:
+                (cost,) = price_with([read_op(call.name, *call.described(), outputs, Phase.FORWARD)], pricing)
+                rules.setdefault((call.name, cost.rule), []).append(cost.time_ns)
         print(f"{name}: {len(workloads)} workloads, {failures} failed", flush=True)
     for (op, rule), times_ns in sorted(rules.items(), key=lambda item: (item[0][1] != "roofline", item[0])):
         print(f"{op:50} {rule:40} {len(times_ns):5} {max(times_ns) / 1e3:10.1f} us")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import gzip
-import itertools
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ import torch
 
 from trainfit import calibrate, ghost_gpu
 from trainfit.calibrate import chunks, host
+from trainfit.calibrate.arguments import Pool
+from trainfit.calibrate.calls import Call, read_call
 from trainfit.calibrate.chunks import HOST_STRETCHES
-from trainfit.calibrate.drawn_filters import frequent_layers, layers
 from trainfit.calibrate.host import TIMED, charges_of, host_processes, time_models, traced, training_of
-from trainfit.calibrate.measure import Kernel, OpTimer, Sample, describe, signature_of, single_passes, split_at_markers
+from trainfit.calibrate.measure import Kernel, Sample, describe, split_at_markers
 from trainfit.calibrate.models import small_models
 from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.single_ops import CALLS, ROUNDS, single_ops, time_single_ops
@@ -83,7 +84,7 @@ class Process:
 
 
 class Worker:
-    """As if one were there: every workload gives one sample, and a chunk one failure."""
+    """As if one were there: every call gives one sample, and a chunk one failure."""
 
     def __init__(self, measured: list[str]) -> None:
         self._measured = measured
@@ -97,7 +98,7 @@ class Worker:
     def restart(self) -> None:
         self.num_restarts += 1
 
-    def begin(self, chunk: str, known: Sequence[str]) -> None:
+    def begin(self, chunk: str) -> None:
         assert chunk in self._rehearsed
         assert not self._unread
         self._unread = [chunk]
@@ -105,13 +106,25 @@ class Worker:
 
     def finish(self) -> list[dict[str, Any]]:
         (chunk,), self._unread = self._unread, []
-        workloads = next(one.workloads for one in chunks.all_chunks() if one.name == chunk)
-        return [*({"sample": dataclasses.asdict(sample(workload()))} for workload in workloads), {"failed": "it"}]
+        calls = next(one.calls for one in chunks.all_chunks() if one.name == chunk)
+        samples = [sample(call.args[0].numel) for call in calls]
+        return [*({"sample": dataclasses.asdict(one)} for one in samples), {"failed": "it"}]
+
+
+class Planner:
+    """As if cuDNN had been asked."""
+
+    def plans(self) -> dict[str, dict[str, Any]]:
+        return {}
+
+
+def negation(numel: int) -> Call:
+    return read_call("aten.neg.default", [f"float32[{numel}]"], {})
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A machine with a GPU on which every workload gives one sample; returns what was measured."""
+    """A machine with a GPU on which every call gives one sample; returns what was measured."""
     measured: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
@@ -124,8 +137,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     )
     monkeypatch.setattr(calibrate, "traced_models", lambda gpu: {"small": []})
     monkeypatch.setattr(host, "charges_of", lambda *_: CHARGES)
-    monkeypatch.setattr(chunks, "WORKLOADS_PER_CHUNK", 40)
-    monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [lambda: 8] * 50), ("large", 2, [lambda: 64])])
+    monkeypatch.setattr(calibrate, "planning", lambda gpu: contextlib.nullcontext(Planner()))
+    monkeypatch.setattr(chunks, "CALLS_PER_CHUNK", 40)
+    monkeypatch.setattr(chunks, "HOST_STRETCHES", 3)
+    monkeypatch.setattr(chunks, "all_calls", lambda: (*[negation(8)] * 100, negation(64)))
+    monkeypatch.setattr(chunks.random.Random, "shuffle", lambda self, pieces: None)
     return measured
 
 
@@ -138,7 +154,7 @@ def test_the_profile_and_the_raw_samples_are_written(tmp_path: Path) -> None:
     reports: list[str] = []
     calibrate.calibrate(tmp_path / "gpu.json", reports.append)
     assert [report.split(":")[0] for report in reports] == [
-        "host 0", "small 0", "host 1", "small 40", "host 2", "large 0", "host 3", "writing the profile",
+        "host 0", "ops 0", "host 1", "ops 40", "host 2", "ops 80", "host 3", "writing the profile",
     ]  # fmt: skip
     profile = load_profile(tmp_path / "gpu.json")
     assert list(profile.tables) == ["pointwise contiguous"]
@@ -146,7 +162,7 @@ def test_the_profile_and_the_raw_samples_are_written(tmp_path: Path) -> None:
     assert isinstance(measured, Lines)
     assert [(line.sizes, line.others) for line in measured.lines] == [((6.0, 9.0), (3.0, 1.0))]  # 8 and 64 elements
     assert profile.host.forward_ns == 4
-    assert sum("sample" in line for line in lines(tmp_path / "gpu.json")) == 51
+    assert sum("sample" in line for line in lines(tmp_path / "gpu.json")) == 101
     assert sum("failed" in line for line in lines(tmp_path / "gpu.json")) == 3
 
 
@@ -155,32 +171,32 @@ def test_a_run_that_was_cut_goes_on_after_the_last_chunk_it_finished(tmp_path: P
     done = [
         HEADER,
         MEASURED[0],
-        {"begun": "small 0"},
-        {"chunk": "small 0"},
+        {"begun": "ops 0"},
+        {"chunk": "ops 0"},
         *MEASURED[1:],
-        {"begun": "small 40"},
+        {"begun": "ops 40"},
     ]
     partial.write_text("".join(json.dumps(line) + "\n" for line in done) + '{"sample": {"op": "aten.n')
     calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
-    assert machine == ["small 40", "large 0"]
+    assert machine == ["ops 40", "ops 80"]
     assert load_profile(tmp_path / "gpu.json").tables
 
 
 def test_a_chunk_that_never_finished_in_two_runs_is_left_out(tmp_path: Path, machine: list[str]) -> None:
-    begun = [HEADER, MEASURED[0], {"begun": "small 40"}, {"begun": "small 40"}]
+    begun = [HEADER, MEASURED[0], {"begun": "ops 40"}, {"begun": "ops 40"}]
     (tmp_path / "gpu.json.partial").write_text("".join(json.dumps(line) + "\n" for line in begun))
     reports: list[str] = []
     calibrate.calibrate(tmp_path / "gpu.json", reports.append)
-    assert machine == ["small 0", "large 0"]
-    assert "small 40: left out, it did not finish in 2 runs" in reports
+    assert machine == ["ops 0", "ops 80"]
+    assert "ops 40: left out, it did not finish in 2 runs" in reports
 
 
 def test_what_was_timed_is_read_when_its_process_is_wanted_again_or_at_the_end() -> None:
     events: list[str] = []
 
     class Told(Worker):
-        def begin(self, chunk: str, known: Sequence[str]) -> None:
-            super().begin(chunk, known)
+        def begin(self, chunk: str) -> None:
+            super().begin(chunk)
             events.append(f"begin {chunk}")
 
         def finish(self) -> list[dict[str, Any]]:
@@ -192,7 +208,7 @@ def test_what_was_timed_is_read_when_its_process_is_wanted_again_or_at_the_end()
     by_name = {"a": first, "b": second, "c": first}
     for name, worker in by_name.items():
         worker.rehearse(name)
-    left = [chunks.Chunk(name, 1) for name in by_name]
+    left = [chunks.Chunk(name, (negation(8),)) for name in by_name]
     calibrate._measure(left, by_name, [], [], lambda record: None, lambda line: None)  # type: ignore[arg-type]
     assert events == ["begin a", "begin b", "finish a", "begin c", "finish b", "finish c"]
 
@@ -206,7 +222,7 @@ def test_a_chunk_over_which_its_process_ends_is_tried_once_more_by_another(
     failures: list[Worker] = []
 
     def fail(self: Worker, *args: Any) -> Any:
-        if "small 40" in (*args, *self._unread) and len(failures) < times:
+        if "ops 40" in (*args, *self._unread) and len(failures) < times:
             failures.append(self)
             self._unread = []
             raise ProcessFailed("the process", "CudaError: an illegal instruction\nAfterwards: more")
@@ -219,15 +235,15 @@ def test_a_chunk_over_which_its_process_ends_is_tried_once_more_by_another(
     assert (
         told
         == [
-            "small 40: CudaError: an illegal instruction; it will be tried again",
-            "small 40: CudaError: an illegal instruction; left out",
+            "ops 40: CudaError: an illegal instruction; it will be tried again",
+            "ops 40: CudaError: an illegal instruction; left out",
         ][:times]
     )
     assert [worker.num_restarts for worker in failures] == [times] * times
     found = lines(tmp_path / "gpu.json")
-    assert found.count({"begun": "small 40"}) == 2
-    assert found.count({"chunk": "small 40"}) == 2 - times
-    assert {"chunk": "large 0"} in found
+    assert found.count({"begun": "ops 40"}) == 2
+    assert found.count({"chunk": "ops 40"}) == 2 - times
+    assert {"chunk": "ops 80"} in found
     assert load_profile(tmp_path / "gpu.json").tables
 
 
@@ -321,46 +337,58 @@ def test_a_process_that_cannot_time_the_models_says_why(before: str, monkeypatch
 
 
 WARM, COLD, NOTHING = (0, False), (0, True), (None, False)
-SEVERAL = [WARM, WARM, (None, True), COLD, (None, True), COLD, NOTHING]
+FLUSH = (None, True)
+TWICE = [NOTHING, WARM, WARM, FLUSH, COLD, FLUSH, COLD]
+ONCE = [NOTHING, WARM, FLUSH, COLD]
 MS = 1_000_000
 
 
 @pytest.mark.parametrize(
     ("alone_ns", "runs"),
     [
-        ([(10_000, 20_000)], SEVERAL),
-        ([(5 * MS, 6 * MS), (10_000, 20_000)], [NOTHING, NOTHING, *SEVERAL]),  # a library chose a kernel
-        ([(5 * MS, 9 * MS), (10_000, 4 * MS)], [WARM, NOTHING]),
-        ([(5 * MS, 9 * MS), (3 * MS, 4 * MS)], [NOTHING, WARM, NOTHING]),  # behind a marker: the GPU waited for the CPU
+        ([(10_000, 20_000)], TWICE),
+        ([(10_000, 400_000)], ONCE),
+        ([(5 * MS, 6 * MS), (10_000, 20_000)], [NOTHING, NOTHING, WARM, FLUSH, COLD]),  # a library chose a kernel
+        ([(5 * MS, 9 * MS), (10_000, 4 * MS)], [NOTHING, WARM]),
+        ([(5 * MS, 9 * MS), (3 * MS, 4 * MS)], [NOTHING, NOTHING, WARM]),  # behind a marker: the GPU waited for the CPU
     ],
 )
 def test_an_op_that_lasts_long_is_timed_once(
     alone_ns: list[tuple[int, int]], runs: list[tuple[int | None, bool]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert timed_runs(lambda x: x * 2, alone_ns, monkeypatch) == runs
+    call = read_call("aten.mul.Tensor", ["2*float32[4,4]"], {})
+    assert timed_runs(call, alone_ns, monkeypatch) == [*runs, NOTHING]
 
 
-def test_products_are_timed_as_often_as_others_however_long_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert timed_runs(lambda x: torch.mm(x, x.t()), [(10_000, 9 * MS)], monkeypatch) == SEVERAL
+def test_products_are_timed_warm_and_cold_however_long_they_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = read_call("aten.mm.default", ["2*float32[4,4]"], {})
+    assert timed_runs(call, [(10_000, 9 * MS)], monkeypatch) == [*ONCE, NOTHING]
+
+
+def test_convolutions_are_timed_once_warm_and_once_cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = [None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1]
+    call = read_call("aten.convolution.default", ["float32[1,2,4,4]", "float32[2,2,1,1]", *settings], {})
+    assert timed_runs(call, [(10_000, 20_000)], monkeypatch) == [*ONCE, NOTHING]
 
 
 def timed_runs(
-    work: Callable[[torch.Tensor], Any], alone_ns: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    call: Call, alone_ns: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> list[tuple[int | None, bool]]:
     """What is marked where the op takes so long to issue, and to run, when it runs alone."""
     times = iter(alone_ns)
-    monkeypatch.setattr(MEASURE, "_run_alone", lambda func, args, kwargs: (func(*args, **kwargs), *next(times)))
-    monkeypatch.setattr(MEASURE, "_reads_twice", lambda args, kwargs: False)
+    monkeypatch.setattr(MEASURE, "_run_alone", lambda work: (work(), *next(times)))
     monkeypatch.setattr(MEASURE, "gpu_marker", lambda cycles: None)
+    monkeypatch.setattr(MEASURE, "FLUSH_BYTES", 64)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with ghost_gpu("h200"):
-        x = torch.ones(4, 4, device="cuda")
-        with OpTimer(2, set()) as timer:
-            work(x)
+        stretch = MEASURE._Stretch()
+        stretch.run(call, Pool("cuda", 4096))
+        stretch.end()
     assert not list(times)
-    kernels = [kernel for _ in timer._runs for kernel in (Kernel(0, 1, "marker"), Kernel(0, 7, "own"))]
-    (found,) = timer.samples(kernels, "marker")
-    assert (found.warm_ns, found.cold_ns) == (7, 7)
-    return [tuple(run) for run in timer._runs]
+    kernels = [kernel for _ in stretch._runs for kernel in (Kernel(0, 1, "marker"), Kernel(0, 7, "own"))]
+    (found,) = stretch.samples(kernels, "marker")
+    assert (found.warm_ns, found.cold_ns, found.call) == (7, 7, str(call))
+    return [tuple(run) for run in stretch._runs]
 
 
 def test_the_shipped_profile_is_what_the_command_made_of_its_samples() -> None:
@@ -370,7 +398,7 @@ def test_the_shipped_profile_is_what_the_command_made_of_its_samples() -> None:
     assert {key: shipped[key] for key in records[0] if key != "schema"} == {
         key: value for key, value in records[0].items() if key != "schema"
     }
-    reduced = reduce_samples(find_gpu("h200"), (record["sample"] for record in records if "sample" in record))
+    reduced = reduce_samples(find_gpu("h200"), calibrate.samples_of(records))
     assert len(reduced.tables) + len(reduced.lines) > 400
     assert reduced._asdict() == {name: shipped[name] for name in reduced._fields}
     assert sum("host_times_ns" in record for record in records) == HOST_STRETCHES + 1
@@ -381,43 +409,27 @@ def test_without_a_gpu_it_says_where_to_run(tmp_path: Path) -> None:
         calibrate.calibrate(tmp_path / "gpu.json", lambda line: None)
 
 
-def test_the_groups_have_names_of_their_own_and_none_is_empty() -> None:
-    groups = chunks.groups()
-    assert len({name for name, _, _ in groups}) == len(groups)
-    assert all(workloads and repeats >= 1 for _, repeats, workloads in groups)
+def test_every_call_is_in_one_chunk_whose_calls_are_of_one_kind() -> None:
+    found = [chunk for chunk in chunks.all_chunks() if chunk.calls]
+    assert len({chunk.name for chunk in found}) == len(found)
+    assert Counter(call for chunk in found for call in chunk.calls) == Counter(chunks.all_calls())
+    for chunk in found:
+        assert len({call.short_name.startswith("convolution") for call in chunk.calls}) == 1
 
 
-def test_a_plan_does_not_tell_ops_apart() -> None:
-    planned = {"engine": 62, "tiling": [128, 128, 32, 1]}
-    assert signature_of("op", ["x"], planned) == signature_of("op", ["x"], {})
-    assert signature_of("op", ["x"], {"tf32": True}) != signature_of("op", ["x"], {})
-
-
-def test_a_convolution_is_timed_pass_by_pass_and_without_its_bias() -> None:
-    aten, settings = torch.ops.aten, ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
-    assert single_passes(aten.convolution.default, ("x", "weight", "bias", *settings)) == [
-        ("x", "weight", None, *settings)
+def test_shares_have_chunks_of_every_kind_that_follow_one_another_the_slowest_first() -> None:
+    found = chunks.shares([chunks.Chunk(f"{kind} {n}") for n in (2, 0, 3, 1) for kind in ("ops", "convolutions")], 2)
+    assert [[chunk.name for chunk in share] for share in found] == [
+        ["convolutions 0", "convolutions 1", "ops 0", "ops 1"],
+        ["convolutions 2", "convolutions 3", "ops 2", "ops 3"],
     ]
-    assert single_passes(aten.convolution.default, ("x", "weight", None, *settings)) == []
-    operands = ("gradient", "x", "weight")
-
-    def passes(*mask: bool) -> list[tuple[Any, ...]]:
-        return single_passes(aten.convolution_backward.default, (*operands, [8], *settings, list(mask)))
-
-    of_input, of_weight = ((*operands, None, *settings, mask) for mask in ([True, False, False], [False, True, False]))
-    assert passes(True, True, True) == [of_input, of_weight]
-    assert passes(False, True, True) == [of_weight]
-    assert passes(False, True, False) == []  # as it is
-    assert single_passes(aten.mm.default, ("a", "b")) == []
 
 
-def test_drawn_convolutions_are_the_same_every_time_and_of_moderate_sizes() -> None:
-    for draw in (layers, frequent_layers):
-        first, again = (list(itertools.islice(draw(1), 200)) for _ in range(2))
-        assert first == again
-        assert all(min(layer.out) > 0 for layer in first)
-        assert max(layer.multiplications for layer in first) <= 2**36
-    assert {len(layer.stride) for layer in itertools.islice(layers(1), 200)} == {1, 2, 3}
+def test_samples_of_convolutions_have_their_plans_among_their_arguments() -> None:
+    one, other = ({"sample": {"op": "aten.convolution.default", "args": [n], "kwargs": {}}} for n in (1, 2))
+    plans = {json.dumps(["aten.convolution.default", [1], {}]): {"engine": 62}}
+    found = list(calibrate.samples_of([HEADER, one, other, {"plans": plans}]))
+    assert [sample["kwargs"] for sample in found] == [{"engine": 62}, {}]
 
 
 def test_kernels_belong_to_the_marker_before_them() -> None:
@@ -430,10 +442,9 @@ def test_kernels_belong_to_the_marker_before_them() -> None:
     ]
 
 
-def test_tensors_of_the_host_are_described_as_nothing_and_types_by_name() -> None:
-    assert describe([torch.zeros(2), torch.bfloat16, 1.5, None, torch.device("cpu")]) == [
-        None, "bfloat16", 1.5, None, "cpu",
-    ]  # fmt: skip
+def test_strides_are_described_where_they_are_not_those_of_a_plain_tensor() -> None:
+    x = torch.zeros(2, 3, dtype=torch.bfloat16)
+    assert [describe(x), describe(x.t())] == ["bfloat16[2,3]", "bfloat16[3,2]{1,3}"]
 
 
 @pytest.mark.usefixtures("machine")

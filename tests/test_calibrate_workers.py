@@ -11,77 +11,69 @@ from typing import Any
 import pytest
 import torch
 
-from trainfit import ghost_gpu, progress
-from trainfit.calibrate import chunks, workers
-from trainfit.calibrate.measure import Sample, keep_pool, rehearse
+from trainfit import progress
+from trainfit.calibrate import workers
+from trainfit.calibrate.arguments import Pool
+from trainfit.calibrate.calls import Call, read_call
+from trainfit.calibrate.chunks import Chunk
+from trainfit.calibrate.measure import Sample, hold_memory, rehearse
 from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.workers import gpu_workers, rehearse_all
 from trainfit.gpus.catalogue import find_gpu
+from trainfit.torch_compat import DispatchMode
 
 H200 = find_gpu("h200")
 MEASURE = sys.modules["trainfit.calibrate.measure"]
 ECHO = "while True: print(input(), flush=True)"
+POOL = Pool("cpu", 4096)
+CALL = read_call("aten.neg.default", ["float32[8]"], {})
 SAMPLE = Sample("aten.neg.default", ["float32[8]"], {}, ["float32[8]"], 2, 3, 1, "neg", 1.0)
 
 
-def test_orders_are_carried_out_one_by_one_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_orders_are_carried_out_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     rehearsed: list[int] = []
-    measured: list[tuple[int, set[str]]] = []
+    measured: list[int] = []
 
-    def measure(
-        workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str], when_over: Callable[[], None]
-    ) -> Iterator[Sample | str]:
-        measured.append((repeats, set(known)))
-        workloads[0]()
+    def measure(calls: Sequence[Call], pool: Pool, when_over: Callable[[], None]) -> Iterator[Sample | str]:
+        measured.append(len(calls))
         when_over()
         yield SAMPLE
         yield "one failed"
 
-    monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [int] * 2), ("large", 2, [float])])
-    monkeypatch.setattr(workers, "rehearse", lambda workloads: rehearsed.append(len(workloads)))
+    monkeypatch.setattr(workers, "all_chunks", lambda: [Chunk("ops 0", (CALL,) * 2), Chunk("ops 2", (CALL,))])
+    monkeypatch.setattr(workers, "rehearse", lambda calls, pool: rehearsed.append(len(calls)))
     monkeypatch.setattr(workers, "measure", measure)
-    orders = [
-        {"rehearse": "small 0"},
-        {"measure": "large 0", "known": ["a"]},
-        {"measure": "small 0", "known": ["b"]},
-    ]
+    orders = [{"rehearse": "ops 0"}, {"measure": "ops 2"}, {"measure": "ops 0"}]
     answers = io.StringIO()
-    workers.answer(io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers)
+    workers.answer(io.StringIO("".join(json.dumps(order) + "\n" for order in orders)), answers, POOL)
     found = {"sample": {name: getattr(SAMPLE, name) for name in Sample.__slots__}}
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
-        {"rehearsed": "small 0"},
-        {"told": ["calibrating large", 3, 3]}, {"over": True}, found, {"failed": "one failed"}, {"chunk": "large 0"},
-        {"told": ["calibrating small", 1, 3]}, {"over": True}, found, {"failed": "one failed"}, {"chunk": "small 0"},
+        {"rehearsed": "ops 0"},
+        {"over": True}, found, {"failed": "one failed"}, {"chunk": "ops 2"},
+        {"over": True}, found, {"failed": "one failed"}, {"chunk": "ops 0"},
     ]  # fmt: skip
     assert rehearsed == [2]
-    assert measured == [(2, {"a"}), (3, {"a", "b"})]
+    assert measured == [1, 2]
 
 
-def test_a_worker_is_told_what_is_new_and_its_progress_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [
-        {"told": ["calibrating", 1, 2]}, {"sample": 1}, {"over": True}, {"failed": "it"}, {"chunk": "small 0"},
-    ]  # fmt: skip
+def test_a_worker_is_told_a_chunk_and_tells_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [{"over": True}, {"sample": 1}, {"failed": "it"}, {"chunk": "ops 0"}]
     code = "".join(f"print({json.dumps(line)!r}); " for line in answers)
     monkeypatch.setattr(workers, "_SERVE", f"while True:\n    order = input(); {code}print(order, flush=True)")
-    told: list[tuple[str, int, int]] = []
-    with gpu_workers(H200, 1) as (worker,), progress.listening(lambda *what: told.append(what)):
-        worker.begin("small 0", ["a"])
+    with gpu_workers(H200, 1) as (worker,):
+        worker.begin("ops 0")
         assert worker.finish() == [{"sample": 1}, {"failed": "it"}]
-        assert json.loads(worker.answer()) == {"measure": "small 0", "known": ["a"]}
-        worker.begin("small 0", ["a", "b"])
-        assert worker.finish() == [{"sample": 1}, {"failed": "it"}]
-        assert json.loads(worker.answer()) == {"measure": "small 0", "known": ["b"]}
-    assert told == [("calibrating", 1, 2)] * 2
+        assert json.loads(worker.answer()) == {"measure": "ops 0"}
 
 
 def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_SERVE", ECHO)
     monkeypatch.setattr(workers, "_num_cores", lambda: 4)
-    names = [f"small {number}" for number in range(20)]
+    names = [f"ops {number}" for number in range(20)]
     told: list[tuple[str, int, int]] = []
     with gpu_workers(H200, 20) as found, progress.listening(lambda *what: told.append(what)):
-        assert len(found) == 3
-        by_name = rehearse_all(found, names, lambda line: None)
+        assert len(found) == 4
+        by_name = rehearse_all(found, [Chunk(name) for name in names], lambda line: None)
         assert by_name.keys() == set(names)
         assert set(by_name.values()) <= set(found)
     assert sorted(done for _, done, _ in told)[-1] == 20
@@ -90,8 +82,8 @@ def test_every_chunk_is_rehearsed_by_one_worker(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("gpu", "num_cores", "num_chunks", "count"),
     [
-        ("h200", 64, 50, 12),
-        ("h200", 8, 50, 6),
+        ("h200", 64, 50, 16),
+        ("h200", 8, 50, 8),
         ("rtx4090", 64, 50, 2),
         ("h200", 1, 50, 1),
         ("h200", 64, 3, 3),
@@ -112,44 +104,47 @@ def test_a_worker_that_ends_while_it_rehearses_is_replaced(monkeypatch: pytest.M
     monkeypatch.setattr(workers, "_SERVE", code)
     reports: list[str] = []
     with gpu_workers(H200, 1) as found:
-        by_name = rehearse_all(found, ["small 80", "small 40", "small 0"], reports.append)
-    assert list(by_name) == ["small 0", "small 40", "small 80"]
-    assert reports == ["small 40, rehearsed: an illegal instruction"]
+        by_name = rehearse_all(found, [Chunk("ops 80"), Chunk("ops 40"), Chunk("ops 0")], reports.append)
+    assert list(by_name) == ["ops 0", "ops 40", "ops 80"]
+    assert reports == ["ops 40, rehearsed: an illegal instruction"]
 
 
 def test_a_worker_that_never_worked_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     told = "KeyError: first\n" + 3000 * "x" + "\nValueError: second"
     monkeypatch.setattr(workers, "_SERVE", f"import sys; sys.stderr.write({told!r}); sys.exit(1)")
     with gpu_workers(H200, 1) as found, pytest.raises(ProcessFailed) as failure:
-        rehearse_all(found, ["small 0"], lambda line: None)
+        rehearse_all(found, [Chunk("ops 0")], lambda line: None)
     assert failure.value.cause == "KeyError: first"
     message = str(failure.value)
     assert message.startswith("the process that times kernels failed:\nKeyError: first ... xxx")
     assert message.endswith("ValueError: second")
 
 
-def test_a_rehearsal_runs_everything_once_also_after_a_failure() -> None:
+def test_a_rehearsal_runs_everything_once_also_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: ran.append("waited"))
+    monkeypatch.setattr(MEASURE, "hold_memory", lambda: None)
+    unlike = read_call("aten.mm.default", ["float32[2,3]", "float32[2,3]"], {})
 
-    def work() -> None:
-        ran.append("work")
+    class Recorder(DispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func is torch.ops.aten.neg.default:
+                ran.append("neg")
+            return func(*args, **(kwargs or {}))
 
-    def fail() -> None:
-        ran.append("failure")
-        raise ValueError
-
-    with ghost_gpu("h200"):
-        rehearse([fail, work])
-    assert ran == ["failure", "work"]
+    with Recorder():
+        rehearse([unlike, CALL], POOL)
+    assert ran == ["neg", "waited"]
 
 
-@pytest.mark.parametrize(("reserved_gib", "steps"), [(0, ["emptied", 6]), (6, []), (7, []), (8, ["emptied", 6])])
-def test_a_process_holds_its_memory_in_one_piece(
-    reserved_gib: int, steps: list[object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("free_gib", "steps"), [(0, ["emptied", 3]), (3, []), (3.5, []), (4, ["emptied", 3])])
+def test_a_process_holds_memory_for_results_in_one_piece(
+    free_gib: float, steps: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[object] = []
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved_gib * 2**30)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: (2 + free_gib) * 2**30)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 2 * 2**30)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: taken.append("emptied"))
     monkeypatch.setattr(torch, "empty", lambda nbytes, **_: taken.append(nbytes // 2**30))
-    keep_pool()
+    hold_memory()
     assert taken == steps

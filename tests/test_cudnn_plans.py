@@ -427,7 +427,7 @@ def test_a_plan_s_knobs_tell_its_tiles_steps_and_parts(
     tiling: tuple[int, ...] | None,
 ) -> None:
     monkeypatch.setattr(cudnn_library, "version", lambda: 91900)
-    monkeypatch.setattr(cudnn_library, "first_plan", lambda *_: Plan(62, knobs, 0))
+    monkeypatch.setattr(cudnn_library, "first_proposal", lambda *_: Proposal(62, knobs))
     told = cudnn_kernels.tiling_of(problem(kind, (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200)
     assert told == (None if tiling is None else cudnn_kernels.Tiling(*tiling))
 

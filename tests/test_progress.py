@@ -12,7 +12,6 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import trainfit
-from trainfit.calibrate import chunks
 from trainfit.progress import bar, listening, part_of, tell
 
 Told = list[tuple[str, int, int]]
@@ -92,17 +91,6 @@ def test_a_plan_tells_when_it_solves_and_which_plan_it_tries() -> None:
     doing = [what for what, _, _ in told]
     assert doing.index("tracing the optimizer") < doing.index("solving") < doing.index("plan 1: building the model")
     assert ("plan 1: tracing layer", 3, 3) in told
-
-
-def test_calibrating_counts_workloads_over_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "groups", lambda: [("small", 3, [int] * 50), ("large", 2, [float])])
-    told = told_by(lambda: [workload() for chunk in chunks.all_chunks() for workload in chunk.workloads])
-    assert told[:1] + told[-2:] == [
-        ("calibrating small", 1, 51),
-        ("calibrating small", 50, 51),
-        ("calibrating large", 51, 51),
-    ]
-    assert len(told) == 51
 
 
 class Terminal(io.StringIO):

@@ -10,8 +10,7 @@ the cost model, and `OpTimes.not_benchmarked` names it.
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,27 +20,11 @@ from trainfit.cost import price_with, pricing_for
 from trainfit.errors import NoGpu
 from trainfit.records import Op
 
+if TYPE_CHECKING:
+    from trainfit.calibrate.calls import Call
+
 COST_MODEL = "operator-level-cost-model"
 BENCHMARK = "operator-level-benchmark"
-_REPEATS = 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Like:
-    """A tensor without its data."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-
-    def make(self) -> torch.Tensor:
-        """Small random numbers; zeros for integers, which are valid indices of anything."""
-        reach = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
-        line = torch.zeros(max(0, reach) + 1, dtype=self.dtype, device=self.device)
-        if self.dtype.is_floating_point:
-            line.normal_(0.0, 0.1)
-        return line.as_strided(self.shape, self.stride)  # dimensions may overlap, as after `expand`
 
 
 class OpTimes:
@@ -56,7 +39,7 @@ class OpTimes:
         self.not_benchmarked: list[str] = []
         self._signatures: dict[int, str] = {}  # by op
         self._seen: tuple[Mark, list[float]] | None = None
-        self._waiting: dict[str, tuple[Any, Any, Any]] = {}
+        self._waiting: dict[str, Call] = {}  # by its text
         self._measured_ms: dict[str, float] = {}
 
     def watch(self, recording: Recording) -> None:
@@ -86,42 +69,32 @@ class OpTimes:
         return [time if found is None else found for time, found in zip(times, measured, strict=True)]
 
     def _note(self, recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        from trainfit.calibrate.measure import describe
+        from trainfit.calibrate.calls import call_of
 
-        signature = f"{func}{describe(args)}{ {key: describe(value) for key, value in kwargs.items()} }"
+        call = call_of(func, args, kwargs)
+        signature = str(call)
         self._signatures[len(recording.ops) - 1] = signature
-        if _reads_a_seed(func):
+        if signature in self._measured_ms or signature in self._waiting:
+            return
+        if torch_compat.is_view(func) or not _is_gpu_call(args, kwargs):
+            self._measured_ms[signature] = 0.0
+        elif _reads_a_seed(func):
             self.not_benchmarked.append(signature)
-        elif signature not in self._measured_ms and signature not in self._waiting:
-            strip = functools.partial(torch_compat.tree_map_only, torch.Tensor, _strip)
-            self._waiting[signature] = func, strip(args), strip(kwargs)
+        else:
+            self._waiting[signature] = call
 
     def _benchmark(self) -> None:
         """Run what was not run yet."""
-        from trainfit.calibrate.measure import Sample, measure
+        from trainfit.calibrate.arguments import Pool
+        from trainfit.calibrate.measure import NUMBERS_BYTES, Sample, measure
 
         waiting = self._waiting
         self._waiting = {}
         with torch_compat.dispatch_modes_off(), torch.no_grad():
-            workloads = [functools.partial(_run, *call) for call in waiting.values()]
-            for result in measure(workloads, _REPEATS, set()):
+            for result in measure(list(waiting.values()), Pool("cuda", NUMBERS_BYTES)):
                 if isinstance(result, Sample):
-                    self._measured_ms[f"{result.op}{result.args}{result.kwargs}"] = result.cold_ns / 1e6
-        for signature, (func, args, kwargs) in waiting.items():
-            if torch_compat.is_view(func) or not _is_gpu_call(args, kwargs):
-                self._measured_ms.setdefault(signature, 0.0)
-            elif signature not in self._measured_ms:
-                self.not_benchmarked.append(signature)
-
-
-def _strip(tensor: torch.Tensor) -> _Like:
-    return _Like(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
-
-
-def _run(func: Any, args: Any, kwargs: Any) -> Any:
-    with torch_compat.dispatch_modes_off():  # making the arguments is not to be timed
-        made_args, made_kwargs = torch_compat.tree_map_only(_Like, _Like.make, (args, kwargs))
-    return func(*made_args, **made_kwargs)
+                    self._measured_ms[result.call] = result.cold_ns / 1e6
+        self.not_benchmarked += [signature for signature in waiting if signature not in self._measured_ms]
 
 
 def _reads_a_seed(func: Any) -> bool:
@@ -132,7 +105,7 @@ def _reads_a_seed(func: Any) -> bool:
 
 def _is_gpu_call(args: Any, kwargs: Any) -> bool:
     leaves = torch_compat.tree_flatten((args, kwargs))[0]
-    return any(isinstance(leaf, _Like) and leaf.device.type == "cuda" for leaf in leaves)
+    return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "cuda" for leaf in leaves)
 
 
 def _ops_on_gpu(recording: Recording) -> list[bool]:

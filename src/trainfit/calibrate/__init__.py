@@ -27,7 +27,7 @@ import torch
 from trainfit.calibrate.chunks import Chunk, all_chunks
 from trainfit.calibrate.collectives import Ranks, gpu_group, measure_collectives
 from trainfit.calibrate.host import HostProcess, host_costs, host_processes, traced_models
-from trainfit.calibrate.measure import signature_of
+from trainfit.calibrate.plans import Plans, planning
 from trainfit.calibrate.processes import ProcessFailed
 from trainfit.calibrate.workers import Worker, gpu_workers, rehearse_all
 from trainfit.cost.profile import parse_tables, profile_json, write_profile
@@ -37,7 +37,7 @@ from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.progress import tell
 from trainfit.records import Op
 
-RAW_SCHEMA = 6
+RAW_SCHEMA = 7
 ATTEMPTS = 2
 """A chunk that was begun so often and never finished hangs or crashes on this machine: it is left out."""
 
@@ -64,11 +64,12 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
         return False
     header, done = _resume(partial_path)
     left = list(_left(done, report))
-    names = [chunk.name for chunk in left if chunk.workloads]
+    on_gpu = [chunk for chunk in left if chunk.calls]
     with (
         partial_path.open("a") as file,
-        host_processes(len(left) - len(names)) as hosts,
-        gpu_workers(gpu, len(names)) as workers,
+        host_processes(len(left) - len(on_gpu)) as hosts,
+        gpu_workers(gpu, len(on_gpu)) as workers,
+        planning(gpu) as planner,
     ):
 
         def keep(record: dict[str, Any]) -> None:
@@ -80,8 +81,10 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
             keep(header)
         if collectives:
             keep({"collectives": collectives})
-        rehearsed_by, models = _get_ready(gpu, hosts, workers, names, report)
+        rehearsed_by, models = _get_ready(gpu, hosts, workers, on_gpu, report)
         _measure(left, rehearsed_by, hosts, done, keep, report)
+        tell("asking cuDNN for plans")
+        keep({"plans": planner.plans()})
     report("writing the profile")
     tell("writing the profile")
     _write(path, partial_path, models)
@@ -92,13 +95,13 @@ def _get_ready(
     gpu: Gpu,
     hosts: Sequence[HostProcess],
     workers: Sequence[Worker],
-    names: Sequence[str],
+    chunks: Sequence[Chunk],
     report: Callable[[str], None],
 ) -> tuple[dict[str, Worker], dict[str, list[Op]]]:
     """Who has rehearsed which chunk, and the ops of small models, which are traced meanwhile."""
     tell("starting processes")
     with ThreadPoolExecutor(1) as pool:
-        rehearsing = pool.submit(copy_context().run, rehearse_all, workers, names, report)
+        rehearsing = pool.submit(copy_context().run, rehearse_all, workers, chunks, report)
         models = traced_models(gpu)
         rehearsed_by = rehearsing.result()
     for host in hosts:
@@ -116,10 +119,10 @@ def _measure(
 ) -> None:
     """Chunk by chunk; samples of those before are read while the next is timed, but none while the host is. A chunk
     over which its process ends is tried again after all others."""
-    known = [_signature(record["sample"]) for record in done if "sample" in record]
     begun = Counter(record["begun"] for record in done if "begun" in record)
     unread: list[_Timed] = []
     waiting = deque(left)
+    num_left = len(left)
 
     def lost(chunk: Chunk, worker: Worker, failure: ProcessFailed) -> None:
         is_last = begun[chunk.name] >= ATTEMPTS
@@ -134,7 +137,7 @@ def _measure(
         while unread and (until is None or until in [timed.worker for timed in unread]):
             timed = unread.pop(0)
             try:
-                timed.read(known, keep, report)
+                timed.read(keep, report)
             except ProcessFailed as failure:
                 lost(timed.chunk, timed.worker, failure)
 
@@ -145,6 +148,7 @@ def _measure(
         chunk = waiting.popleft()
         worker = rehearsed_by.get(chunk.name)
         read(until=worker)
+        tell(f"timing {chunk.name}", num_left - len(waiting), num_left)
         keep({"begun": chunk.name})
         begun[chunk.name] += 1
         begin_s = time.monotonic()
@@ -156,7 +160,7 @@ def _measure(
             report(f"{chunk.name}: CPU time of ops and small models, {time.monotonic() - begin_s:.1f} s")
             continue
         try:
-            worker.begin(chunk.name, tuple(known))
+            worker.begin(chunk.name)
         except ProcessFailed as failure:
             lost(chunk, worker, failure)
             continue
@@ -170,15 +174,13 @@ class _Timed(NamedTuple):
     worker: Worker
     seconds: float
 
-    def read(self, known: list[str], keep: Keep, report: Callable[[str], None]) -> None:
-        num_known = len(known)
-        for record in self.worker.finish():
+    def read(self, keep: Keep, report: Callable[[str], None]) -> None:
+        records = self.worker.finish()
+        for record in records:
             keep(record)
-            if "sample" in record:
-                known.append(_signature(record["sample"]))
         keep({"chunk": self.chunk.name})
-        found = f"{len(self.chunk.workloads)} workloads, {len(known) - num_known} new ops"
-        report(f"{self.chunk.name}: {found}, {self.seconds:.1f} s")
+        num_samples = sum("sample" in record for record in records)
+        report(f"{self.chunk.name}: {num_samples} of {len(self.chunk.calls)} calls, {self.seconds:.1f} s")
 
 
 def _collectives(report: Callable[[str], None]) -> list[dict[str, Any]] | None:
@@ -240,16 +242,20 @@ def _resume(partial_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     return header, records
 
 
+def samples_of(records: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """What was timed; convolutions have the plans that cuDNN has for them among their arguments."""
+    plans: Plans = next((record["plans"] for record in reversed(records) if "plans" in record), {})
+    for sample in (record["sample"] for record in records if "sample" in record):
+        plan = plans.get(json.dumps([sample["op"], sample["args"], sample["kwargs"]]), {})
+        yield sample | {"kwargs": sample["kwargs"] | plan}
+
+
 def _write(path: Path, partial_path: Path, models: Mapping[str, Sequence[Op]]) -> None:
     records = _records(partial_path)
     header = records[0]
     gpu = find_gpu(str(header["gpu"]))
-    reduced = reduce_samples(gpu, (record["sample"] for record in records if "sample" in record))
+    reduced = reduce_samples(gpu, samples_of(records))
     costs = host_costs(records, gpu, parse_tables(reduced, gpu), models)
     collectives = [record["collectives"] for record in records if "collectives" in record]
     measured_last = {"collectives": collectives[-1]} if collectives else {}
     write_profile(path, profile_json(header, reduced, costs) | measured_last)
-
-
-def _signature(sample: dict[str, Any]) -> str:
-    return signature_of(sample["op"], sample["args"], sample["kwargs"])

@@ -1,53 +1,54 @@
-"""What `calibrate` does in one go: workloads on the GPU, or the host. In: the groups. Out: `all_chunks`, in order."""
+"""What `calibrate` does in one go: calls on the GPU, or the host. In: all calls. Out: `all_chunks`, in order.
+
+Calls of a chunk are alike, and so are chunks whose numbers are close, so that a process that has loaded a kernel for
+one has use for it again. They are timed in an order of a seed, the host among them: whatever changes with time (the
+GPU's clock, others on the machine) changes for all kinds of calls.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from trainfit.calibrate.groups import groups
-from trainfit.calibrate.workloads import Workload
-from trainfit.progress import tell
+from trainfit.calibrate.calls import Call, all_calls
 
-WORKLOADS_PER_CHUNK = 120
-"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler, up to 0.1 s each."""
-SMALL_CHUNK, SMALL_CHUNKS = 24, ("filters of libraries", "filters by channel", "filters of nets")
-"""Groups for whose workloads cuDNN compiles a second each, and how many of them are rehearsed by one process: with more
-the others would wait for the last one."""
-HOST_STRETCHES = 3
+CALLS_PER_CHUNK = 480
+"""What is lost at most when a run is cut short. Fewer would make more sessions of the profiler."""
+SLOW_TO_PREPARE = {
+    "convolutions": ("convolution",),
+    "attention": ("_scaled_dot_product",),
+    "recurrent layers": ("_cudnn_rnn",),
+}
+"""Ops whose libraries load or compile a kernel for nearly every call, the slowest first."""
+SLOW_CALLS_PER_CHUNK = 96
+"""With more of those, processes would wait for the last one to have rehearsed."""
+HOST_STRETCHES = 2
 """The host is timed before, after and between so many stretches of the GPU's measurements."""
-
-
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """A workload that tells which of all it is when it is run."""
-
-    group: str
-    number: int
-    total: int
-    workload: Workload
-
-    def __call__(self) -> Any:
-        tell(f"calibrating {self.group}", self.number, self.total)
-        return self.workload()
-
-    def __str__(self) -> str:
-        return str(self.workload)
+_OTHERS = "ops"
+_SEED = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """What is measured in one go: workloads on the GPU, or, where there are none, the host."""
+    """What is measured in one go: calls on the GPU, or, where there are none, the host."""
 
     name: str
-    repeats: int = 1
-    workloads: tuple[Counted, ...] = ()
+    calls: tuple[Call, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        return self.name.rpartition(" ")[0]
+
+    @property
+    def number(self) -> int:
+        return int(self.name.rpartition(" ")[2])
 
 
 def all_chunks() -> list[Chunk]:
-    """The groups cut into pieces, each with a name of its own, and the host among them."""
-    pieces = list(_pieces())
+    """Pieces of all calls, each with a name of its own, and the host among them."""
+    pieces = list(_pieces(all_calls()))
+    random.Random(_SEED).shuffle(pieces)
     stretch = -(-len(pieces) // HOST_STRETCHES)
     found: list[Chunk] = []
     for first in range(0, len(pieces), stretch):
@@ -55,13 +56,22 @@ def all_chunks() -> list[Chunk]:
     return [*found, Chunk(f"host {-(-len(pieces) // stretch)}")]
 
 
-def _pieces() -> Iterator[Chunk]:
-    all_groups = groups()
-    num_workloads = sum(len(workloads) for _, _, workloads in all_groups)
-    num_before = 0
-    for name, repeats, workloads in all_groups:
-        counted = [Counted(name, num_before + i, num_workloads, one) for i, one in enumerate(workloads, start=1)]
-        num_before += len(workloads)
-        size = SMALL_CHUNK if name.endswith(SMALL_CHUNKS) else WORKLOADS_PER_CHUNK
-        for first in range(0, len(workloads), size):
-            yield Chunk(f"{name} {first}", repeats, tuple(counted[first : first + size]))
+def shares(chunks: Sequence[Chunk], count: int) -> list[list[Chunk]]:
+    """The chunks in so many parts, each with as many of every kind that follow one another, the slowest kind first."""
+    found: list[list[Chunk]] = [[] for _ in range(count)]
+    for kind in (*SLOW_TO_PREPARE, _OTHERS):
+        members = sorted((chunk for chunk in chunks if chunk.kind == kind), key=lambda chunk: chunk.number)
+        for place, share in enumerate(found):
+            share += members[len(members) * place // count : len(members) * (place + 1) // count]
+    return found
+
+
+def _pieces(calls: Sequence[Call]) -> Iterator[Chunk]:
+    kinds: dict[str, list[Call]] = {kind: [] for kind in (*SLOW_TO_PREPARE, _OTHERS)}
+    for call in calls:
+        slow = (kind for kind, names in SLOW_TO_PREPARE.items() if call.short_name.startswith(names))
+        kinds[next(slow, _OTHERS)].append(call)
+    for kind, members in kinds.items():
+        size = CALLS_PER_CHUNK if kind == _OTHERS else SLOW_CALLS_PER_CHUNK
+        for first in range(0, len(members), size):
+            yield Chunk(f"{kind} {first}", tuple(members[first : first + size]))

@@ -1,48 +1,41 @@
-"""GPU time of every aten op that a piece of torch code runs, forward and backward.
+"""GPU time of calls of single ops, each alone.
 
-In: code that runs on a GPU. Out: one `Sample` per op call with a new signature (op, shapes, strides, dtypes, scalars);
-a convolution gives one for each pass.
+In: calls, and a GPU. Out: one `Sample` per call.
 
-`OpTimer` sees each op below autograd and runs it several times. A marker kernel is launched before each run, so that
-the profile of the whole stretch falls into segments, each with the kernels of one run: the time of an op is the sum of
-its kernels' times, which is what a step pays when the CPU is ahead, and has no launch gaps in it. Every op is timed
-warm (run again and again on the same tensors) and cold (after a buffer larger than L2 was read); one that lasts long is
-timed once, since filling the cache is nothing to it.
+A marker kernel is launched before each run of a call, so that the profile of the whole stretch falls into segments,
+each with the kernels of one run: the time of an op is the sum of its kernels' times, which is what a step pays when the
+CPU is ahead, and has no launch gaps in it. Every op is timed warm (run again on the same tensors) and cold (after a
+buffer larger than L2 was read); one that lasts long is timed once, since filling the cache is nothing to it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from trainfit.calibrate.workloads import is_aside
-from trainfit.cost.convolution_op import ENGINE, TILING
-from trainfit.cost.described import read_op
+from trainfit.calibrate.arguments import Pool, arguments
+from trainfit.calibrate.calls import Call
 from trainfit.cost.host import OP_KINDS
-from trainfit.cost.work import contiguous_stride, short_name
-from trainfit.gpus.catalogue import find_gpu
-from trainfit.gpus.hidden.convolution import first_pass
-from trainfit.gpus.hidden.cudnn_kernels import asked, tiling_of
-from trainfit.records import Phase
-from trainfit.torch_compat import DispatchMode, gpu_marker, is_rounded_product, is_view, tree_flatten
+from trainfit.cost.work import contiguous_stride
+from trainfit.torch_compat import gpu_marker, tree_flatten
 
-POOL_BYTES = 6 * 2**30
-"""Of the GPU's memory, for each process that runs workloads."""
+NUMBERS_BYTES = 3 * 2**28
+"""Of random numbers of each type."""
+RESULTS_BYTES = 3 * 2**30
+"""Of the GPU's memory, held by each process for what calls return."""
 FLUSH_BYTES = 256 * 2**20
 """Read between cold runs; larger than any GPU's L2."""
-MARKERS_PER_SESSION = 8192
-"""A profiler session is closed after so many, so that its buffers stay small."""
-SECONDS_PER_SESSION = 5.0
-"""And after so long, since an op may launch thousands of kernels."""
+REPEATS, FEW_NS = 2, 300_000
+"""How often a call is run warm and cold; one that takes longer than that, once."""
 CYCLES_PER_NS = 2
 """About, of the GPUs' clocks."""
 LONGEST_MARKER_NS = 5_000_000
@@ -67,6 +60,11 @@ class Sample:
     overlap: float
     """How many kernels ran at once on average: libraries may use streams of their own. The times are sums of all."""
 
+    @property
+    def call(self) -> str:
+        """Its text."""
+        return json.dumps([self.op, self.args, self.kwargs])
+
 
 class LostMarkers(Exception):
     """The profiler dropped events, so kernels cannot be told apart."""
@@ -85,80 +83,61 @@ class _Run(NamedTuple):
     is_cold: bool
 
 
-class OpTimer(DispatchMode):
-    """Times the ops that run inside it; `samples` closes the books."""
+class _Stretch:
+    """Calls that are run between the begin and the end of a profiler's session; `samples` closes the books."""
 
-    def __init__(self, repeats: int, known: set[str]) -> None:
-        super().__init__()
-        self._repeats = repeats
-        self._known = known  # signatures that need no second measurement; grows
+    def __init__(self) -> None:
         self._flush = torch.zeros(FLUSH_BYTES // 4, device="cuda")
-        self._calls: list[tuple[str, list[Any], dict[str, Any], list[str]]] = []
+        self._calls: list[tuple[Call, list[str]]] = []
         self._runs: list[_Run] = []
-        self._done: set[int] = set()  # calls that were run as often as they should
 
-    @property
-    def num_markers(self) -> int:
-        return len(self._runs)
+    def run(self, call: Call, pool: Pool) -> None:
+        """A call that fails leaves nothing but markers of nobody."""
+        self._mark(None, is_cold=False)  # what makes arguments is no part of the call before
+        args, kwargs = arguments(call, pool)
+        with call.precision():
+            self._run(call, partial(call.function, *args, **kwargs))
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if is_aside():
-            return func(*args, **(kwargs or {}))
-        passes = single_passes(func, args)
-        if not passes:
-            return self._timed(func, args, kwargs or {})
-        for one in passes:
-            self._timed(func, one, {})
-        return func(*args)
-
-    def _timed(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The call's result, after it was run several times if none like it was before."""
-        described_args, described_kwargs = describe(args), {key: describe(kwargs[key]) for key in kwargs}
-        if is_rounded_product(func, args):
-            described_kwargs["tf32"] = True
-        signature = signature_of(str(func), described_args, described_kwargs)
-        is_new = signature not in self._known and not is_view(func)
-        if not is_new or not _is_on_gpu(args, kwargs) or _reads_twice(args, kwargs):
-            return func(*args, **kwargs)
-        self._known.add(signature)
-        call = len(self._calls)
-        result, _, whole_ns = _run_alone(func, args, kwargs)
-        outputs = [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor)]
-        self._calls.append((str(func), described_args, described_kwargs, outputs))
-        is_product = short_name(str(func)) in OP_KINDS["product"]
-        if whole_ns > LONG_NS and not is_product and self._is_long(call, func, args, kwargs):
-            self._done.add(call)
-            return result
-        issue_ns = 0
-        for _ in range(self._repeats):
-            self._mark(call, is_cold=False, lasting_ns=issue_ns)
+    def _run(self, call: Call, work: Callable[[], Any]) -> None:
+        result, issue_ns, whole_ns = _run_alone(work)
+        self._calls.append((call, described_outputs(result)))
+        del result
+        number = len(self._calls) - 1
+        is_product = call.short_name in OP_KINDS["product"]
+        if whole_ns > LONG_NS and not is_product and self._is_long(number, call, work):
+            return
+        lasting_ns = min(issue_ns, LONGEST_MARKER_NS)
+        repeats = 1 if whole_ns > FEW_NS or is_of_library(call) else REPEATS
+        for _ in range(repeats):
+            self._mark(number, is_cold=False, lasting_ns=lasting_ns)
             begin_ns = time.perf_counter_ns()
-            func(*args, **kwargs)
-            issue_ns = min(time.perf_counter_ns() - begin_ns, LONGEST_MARKER_NS)
-        for _ in range(self._repeats):
+            work()
+            lasting_ns = min(time.perf_counter_ns() - begin_ns, LONGEST_MARKER_NS)
+        for _ in range(repeats):
             self._mark(None, is_cold=True)
             self._flush.sum()
-            self._mark(call, is_cold=True, lasting_ns=issue_ns)
-            func(*args, **kwargs)
-        self._mark(None, is_cold=False)
-        self._done.add(call)
-        return result
+            self._mark(number, is_cold=True, lasting_ns=lasting_ns)
+            work()
 
-    def _is_long(self, call: int, func: Any, args: Any, kwargs: Any) -> bool:
+    def _is_long(self, number: int, call: Call, work: Callable[[], Any]) -> bool:
         """Whether the op lasts long: the first time, it may have been a library that looked for a kernel. If it does,
         this is its one run, but for an op that the GPU has to wait for, which is run once more behind a marker.
         Recurrent layers are not: in a step the GPU waits for them too, and their streams seldom run side by side."""
-        self._mark(call, is_cold=False)
-        _, issue_ns, whole_ns = _run_alone(func, args, kwargs)
+        self._mark(number, is_cold=False)
+        _, issue_ns, whole_ns = _run_alone(work)
         is_long = whole_ns > LONG_NS
-        is_awaited = issue_ns > whole_ns // 4 and not short_name(str(func)).startswith("_cudnn_rnn")
+        is_awaited = issue_ns > whole_ns // 4 and not call.short_name.startswith("_cudnn_rnn")
         if not is_long or is_awaited:
             self._runs[-1] = _Run(None, is_cold=False)
         if is_long and is_awaited:
-            self._mark(call, is_cold=False, lasting_ns=min(issue_ns, LONGEST_MARKER_NS))
-            func(*args, **kwargs)
-        self._mark(None, is_cold=False)
+            self._mark(number, is_cold=False, lasting_ns=min(issue_ns, LONGEST_MARKER_NS))
+            work()
         return is_long
+
+    def end(self) -> None:
+        """What comes after the last run is not its."""
+        self._mark(None, is_cold=False)
+        torch.cuda.synchronize()
 
     def samples(self, kernels: list[Kernel], marker: str) -> Iterator[Sample]:
         """One sample per call, from the session's kernels in the order in which they ran."""
@@ -173,17 +152,18 @@ class OpTimer(DispatchMode):
                 times = cold if run.is_cold else warm
                 times.setdefault(run.call, []).append(sum(kernel.duration_ns for kernel in segment))
                 longest[run.call] = segment
-        for call, (op, args, kwargs, outputs) in enumerate(self._calls):
-            if call not in self._done:
-                continue  # the workload failed in the middle of it
-            segment = longest[call]
+        for number, (call, outputs) in enumerate(self._calls):
+            if number not in warm:
+                continue  # it failed in the middle
+            args, kwargs = call.described()
+            segment = longest[number]
             yield Sample(
-                op=op,
+                op=call.name,
                 args=args,
-                kwargs=kwargs | _plan(op, args),
+                kwargs=kwargs,
                 outputs=outputs,
-                warm_ns=round(statistics.median(warm[call])),
-                cold_ns=round(statistics.median(cold.get(call, warm[call]))),
+                warm_ns=round(statistics.median(warm[number])),
+                cold_ns=round(statistics.median(cold.get(number, warm[number]))),
                 num_kernels=len(segment),
                 kernel=max(segment, key=lambda kernel: kernel.duration_ns).name if segment else "",
                 overlap=_overlap(segment),
@@ -196,92 +176,63 @@ class OpTimer(DispatchMode):
         gpu_marker(1 + CYCLES_PER_NS * lasting_ns)
 
 
-def _run_alone(func: Any, args: Any, kwargs: Any) -> tuple[Any, int, int]:
+def is_of_library(call: Call) -> bool:
+    """Convolutions and recurrent layers, whose library makes many calls, each of which the profiler keeps."""
+    return call.short_name.startswith(("convolution", "_cudnn_rnn"))
+
+
+def _run_alone(work: Callable[[], Any]) -> tuple[Any, int, int]:
     """The call's result, how long the CPU took to issue it, and how long it took until it was done."""
     torch.cuda.synchronize()
     begin_ns = time.perf_counter_ns()
-    result = func(*args, **kwargs)
+    result = work()
     issued_ns = time.perf_counter_ns()
     torch.cuda.synchronize()
     return result, issued_ns - begin_ns, time.perf_counter_ns() - begin_ns
 
 
-def measure(
-    workloads: Sequence[Callable[[], Any]], repeats: int, known: set[str], when_over: Callable[[], None] = lambda: None
-) -> Iterator[Sample | str]:
-    """Samples of all ops of the workloads, and one line of text for each workload that failed. `when_over` is called
-    when the GPU and its profiler have done all; what they did is read after that."""
+def measure(calls: Sequence[Call], pool: Pool, when_over: Callable[[], None] = lambda: None) -> Iterator[Sample | str]:
+    """Samples of the calls, and one line of text for each that failed. `when_over` is called when the GPU and its
+    profiler have done all; what they did is read after that."""
     marker = marker_name()
-    pending = list(workloads)
-    while pending:
-        timer = OpTimer(repeats, known)
-        failures = []
-        with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-            until_s = time.monotonic() + SECONDS_PER_SESSION
-            while pending and timer.num_markers < MARKERS_PER_SESSION and time.monotonic() < until_s:
-                workload = pending.pop(0)
-                try:
-                    with timer:
-                        workload()
-                except Exception as error:  # this torch or this GPU lacks it; the rest is worth having
-                    failures.append(f"{workload}: {type(error).__name__}: {error}".splitlines()[0][:200])
-            torch.cuda.synchronize()
-        keep_pool()
-        if not pending:
-            when_over()
-        try:
-            yield from timer.samples(gpu_kernels(profiler), marker)
-        except LostMarkers as error:
-            failures.append(str(error))
-        yield from failures
+    stretch = _Stretch()
+    failures = []
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for call in calls:
+            try:
+                stretch.run(call, pool)
+            except Exception as error:  # this torch or this GPU lacks it; the rest is worth having
+                failures.append(f"{type(error).__name__}: {error}".splitlines()[0][:200] + f": {call}"[:200])
+        stretch.end()
+    hold_memory()
+    when_over()
+    try:
+        yield from stretch.samples(gpu_kernels(profiler), marker)
+    except LostMarkers as error:
+        failures.append(str(error))
+    yield from failures
 
 
-def rehearse(workloads: Iterable[Callable[[], Any]]) -> None:
+def rehearse(calls: Iterable[Call], pool: Pool) -> None:
     """Run them once, so that libraries have their kernels when they are measured."""
-    for workload in workloads:
+    for call in calls:
         with contextlib.suppress(Exception):  # what fails will fail again
-            workload()
+            args, kwargs = arguments(call, pool)
+            with call.precision():
+                call.function(*args, **kwargs)
     torch.cuda.synchronize()
-    keep_pool()
+    hold_memory()
 
 
-def keep_pool() -> None:
-    """Hold as much of the GPU's memory as a process may, in one piece, of which workloads get theirs: asking the driver
-    for it would take longer than most workloads. What was taken beyond it is given back."""
-    reserved_bytes = torch.cuda.memory_reserved()
-    if POOL_BYTES <= reserved_bytes <= 1.25 * POOL_BYTES:
+def hold_memory() -> None:
+    """Hold as much of the GPU's memory as a process may, in one piece, of which calls get their results': asking the
+    driver for it would take longer than most calls. What was taken beyond it is given back."""
+    free_bytes = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    if RESULTS_BYTES <= free_bytes <= 1.25 * RESULTS_BYTES:
         return
     torch.cuda.empty_cache()
     with contextlib.suppress(torch.cuda.OutOfMemoryError):  # others have it now; pieces are asked for one by one
-        torch.empty(POOL_BYTES, dtype=torch.uint8, device="cuda")
-
-
-def single_passes(func: Any, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """The arguments with which a convolution does nothing but convolve, or computes one gradient; none where it does no
-    more as it is called. Biases and their gradients are kernels of their own, which are timed as the sums they are."""
-    if func is torch.ops.aten.convolution.default and args[2] is not None:
-        return [(*args[:2], None, *args[3:])]
-    if func is torch.ops.aten.convolution_backward.default and sum(args[10]) > 1:
-        masks = ([True, False, False], [False, True, False])
-        return [(*args[:3], None, *args[4:10], mask) for mask, wanted in zip(masks, args[10], strict=False) if wanted]
-    return []
-
-
-def _plan(op: str, described_args: list[Any]) -> dict[str, Any]:
-    """Of a convolution's pass: the engine that cuDNN proposes, and how it cuts the product, as far as it says. It takes
-    up to seconds and no GPU, so it is asked when the GPU is left to others."""
-    if short_name(op) not in OP_KINDS["convolution"]:
-        return {}
-    problem = first_pass(read_op(op, described_args, {}, [], Phase.BACKWARD))
-    gpu = find_gpu(torch.cuda.get_device_name())
-    engine, tiling = asked(problem, gpu), tiling_of(problem, gpu)
-    found = {ENGINE: engine, TILING: tiling and list(dataclasses.astuple(tiling))}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def signature_of(op: str, args: list[Any], kwargs: dict[str, Any]) -> str:
-    """What tells an op apart from others. A plan does not: it follows from the rest."""
-    return f"{op}{args}{ {name: value for name, value in kwargs.items() if name not in (ENGINE, TILING)} }"
+        torch.empty(RESULTS_BYTES, dtype=torch.uint8, device="cuda")
 
 
 def _overlap(kernels: list[Kernel]) -> float:
@@ -328,51 +279,12 @@ def split_at_markers(kernels: list[Kernel], marker: str) -> list[list[Kernel]]:
     return segments
 
 
-def describe(value: Any) -> Any:
-    """An argument in JSON's terms. A tensor on the GPU is "bfloat16[8,4]{1,8}", without strides where these are what a
-    contiguous one's would be.
-
-    Runs of equal tensors in a list become "3*bfloat16[8,4]"; a tensor of the host is None, as in a trace.
-    """
-    if isinstance(value, torch.Tensor):
-        if not value.is_cuda:
-            return None
-        text = f"{str(value.dtype).removeprefix('torch.')}[{','.join(map(str, value.shape))}]"
-        is_plain = value.stride() == contiguous_stride(tuple(value.shape))
-        return text if is_plain else f"{text}{{{','.join(map(str, value.stride()))}}}"
-    if isinstance(value, (list, tuple)):
-        return _run_lengths([describe(item) for item in value])
-    if isinstance(value, torch.dtype):
-        return str(value).removeprefix("torch.")
-    if isinstance(value, (bool, int, float, str, type(None))):
-        return value
-    if isinstance(value, torch.UntypedStorage | torch.TypedStorage):
-        return "storage"  # its str would print every byte, fetched one by one
-    return str(value)
+def described_outputs(result: Any) -> list[str]:
+    return [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
 
 
-def _run_lengths(items: list[Any]) -> list[Any]:
-    packed: list[Any] = []
-    position = 0
-    while position < len(items):
-        end = position
-        while end < len(items) and items[end] == items[position]:
-            end += 1
-        is_tensor = isinstance(items[position], str) and "[" in items[position]
-        if is_tensor and end - position > 1:
-            packed.append(f"{end - position}*{items[position]}")
-        else:
-            packed += items[position:end]
-        position = end
-    return packed
-
-
-def _reads_twice(args: Any, kwargs: Any) -> bool:
-    """Whether an operand stands in two places: it comes from the cache the second time, which a sample cannot say."""
-    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
-    places = [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors if tensor.numel() > 1]
-    return len(set(places)) < len(places)
-
-
-def _is_on_gpu(args: Any, kwargs: Any) -> bool:
-    return any(isinstance(leaf, torch.Tensor) and leaf.is_cuda for leaf in tree_flatten((args, kwargs))[0])
+def describe(tensor: torch.Tensor) -> str:
+    """In JSON's terms: "bfloat16[8,4]{1,8}", without strides where these are what a contiguous one's would be."""
+    text = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
+    is_plain = tensor.stride() == contiguous_stride(tuple(tensor.shape))
+    return text if is_plain else f"{text}{{{','.join(map(str, tensor.stride()))}}}"

@@ -6,10 +6,12 @@ In: Python code that reads its standard input. Out: what it writes; and where it
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 
 _CAUSE = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 _MOST_CHARACTERS = 2000
@@ -27,10 +29,11 @@ class ProcessFailed(RuntimeError):
 
 
 class Process:
-    """A fresh one, which runs `code`. `name` is what it is called if it fails."""
+    """A fresh one, which runs `code`. `name` is what it is called if it fails; `environment` is added to this one's."""
 
-    def __init__(self, code: str, name: str) -> None:
+    def __init__(self, code: str, name: str, environment: Mapping[str, str] | None = None) -> None:
         self._code, self._name = code, name
+        self._environment = os.environ | dict(environment or {})
         self._start()
 
     def _start(self) -> None:
@@ -41,6 +44,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
+            env=self._environment,
         )
 
     def tell(self, line: str) -> None:

@@ -33,10 +33,12 @@ def read_op(
     )
 
 
-def described(op: Op) -> tuple[list[object], dict[str, object]]:
-    """The arguments of an op of a trace, as they are written; "tf32" is one of them where it counts."""
-    kwargs = {key: _described_one(value) for key, value in op.kwargs}
-    return _described_items(op.args), kwargs | ({"tf32": True} if op.tf32 else {})
+def described(
+    args: Sequence[object], kwargs: Sequence[tuple[str, object]], tf32: bool
+) -> tuple[list[object], dict[str, object]]:
+    """An op's arguments as they are written; "tf32" is one of them where it counts."""
+    named = {key: _described_one(value) for key, value in kwargs}
+    return _described_items(args), named | ({"tf32": True} if tf32 else {})
 
 
 def _described_items(items: Sequence[object]) -> list[object]:

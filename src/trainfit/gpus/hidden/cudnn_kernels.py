@@ -26,7 +26,7 @@ from typing import Any, Literal
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden import cudnn_library
 from trainfit.gpus.hidden.cudnn import TILES, Problem, Tree, family
-from trainfit.gpus.hidden.cudnn_library import Plan
+from trainfit.gpus.hidden.cudnn_library import Proposal
 
 Kernels = Literal["fused", "singly", "first", "loose", "direct", "naive"]
 KERNELS: tuple[Kernels, ...] = ("fused", "singly", "first", "loose", "direct", "naive")
@@ -68,7 +68,7 @@ def kernels_of(problem: Problem, engine: int) -> Kernels:
 
 def asked(problem: Problem, gpu: Gpu) -> int | None:
     """The engine that cuDNN proposes; None where it cannot be asked."""
-    plan = _plan(problem, gpu)
+    plan = _proposal(problem, gpu)
     return None if plan is None else plan.engine
 
 
@@ -85,7 +85,7 @@ class Tiling:
 
 def tiling_of(problem: Problem, gpu: Gpu) -> Tiling | None:
     """As cuDNN says; None where it cannot be asked, and of kernels without tiles."""
-    plan = _plan(problem, gpu)
+    plan = _proposal(problem, gpu)
     knobs = {} if plan is None else dict(plan.knobs)
     tile, knob = _TILES.get(knobs.get(_TILE_KNOB, -1)), next((knob for knob in _STEP_KNOBS if knob in knobs), None)
     if tile is None or knob is None:
@@ -107,10 +107,10 @@ def turns_groups(problem: Problem, engine: int) -> bool:
     return problem.groups > 1 and problem.x[0] > 1 and engine == _TURNING_ENGINES.get(family(problem))
 
 
-def _plan(problem: Problem, gpu: Gpu) -> Plan | None:
+def _proposal(problem: Problem, gpu: Gpu) -> Proposal | None:
     if cudnn_library.version() // 100 != _VERSION:
         return None
-    return cudnn_library.first_plan(problem.described(), problem.kind, gpu)
+    return cudnn_library.first_proposal(problem.described(), problem.kind, gpu)
 
 
 def usual_engine(problem: Problem) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from random import Random
 
 import torch
 
-from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
+from trainfit.calibrate.calls import Call, call_of
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 
 _WIDTHS = (
     *(16, 24, 32, 32, 48, 64, 64, 64, 80, 96, 128, 128, 160, 192, 256, 256, 320, 384, 512, 512, 640, 768, 1024),
@@ -107,21 +107,23 @@ class Drawn:
         return math.prod(pixels) // pixels[1] * math.prod(self.weight)
 
 
-def convolve(layer: Drawn) -> None:
-    """The convolution and both gradients."""
+def calls_of(layer: Drawn) -> list[Call]:
+    """The convolution and both gradients, pass by pass."""
     x, weight, gradient = (_laid_out(shape, layer) for shape in (layer.x, layer.weight, layer.out))
     settings = (layer.stride, layer.padding, layer.dilation, layer.is_transposed, [0] * len(layer.stride), layer.groups)
-    torch.ops.aten.convolution(x, weight, None, *settings)
-    if layer.has_gradients:
-        torch.ops.aten.convolution_backward(
-            gradient, x, weight, None, *settings, [layer.has_input_gradient, True, False]
-        )
+    found = [call_of(torch.ops.aten.convolution.default, (x, weight, None, *settings), {})]
+    masks = ([True, False, False], [False, True, False])
+    for mask, is_wanted in zip(masks, (layer.has_input_gradient, True), strict=True):
+        if layer.has_gradients and is_wanted:
+            backward = torch.ops.aten.convolution_backward.default
+            found.append(call_of(backward, (gradient, x, weight, None, *settings, mask), {}))
+    return found
 
 
 def _laid_out(shape: tuple[int, ...], layer: Drawn) -> torch.Tensor:
     if not layer.nhwc:
-        return torch.randn(shape, device="cuda", dtype=layer.dtype)
-    return torch.randn((shape[0], *shape[2:], shape[1]), device="cuda", dtype=layer.dtype).permute(0, 3, 1, 2)
+        return torch.empty(shape, device="meta", dtype=layer.dtype)
+    return torch.empty((shape[0], *shape[2:], shape[1]), device="meta", dtype=layer.dtype).permute(0, 3, 1, 2)
 
 
 def _width(random: Random) -> int:
@@ -286,11 +288,3 @@ def frequent_layers(seed: int) -> Iterator[Drawn]:
         layer = random.choice((_spread_signal, _end, _images_as_groups))(random)
         if _is_moderate(layer):
             yield layer
-
-
-def drawn(count: int, seed: int) -> list[Workload]:
-    return [partial(convolve, layer) for layer in islice(layers(seed), count)]
-
-
-def frequent(count: int, seed: int) -> list[Workload]:
-    return [partial(convolve, layer) for layer in islice(frequent_layers(seed), count)]

@@ -9,12 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from itertools import islice
 from random import Random
 
-from trainfit.calibrate.drawn_filters import Drawn, convolve
-from trainfit.calibrate.workloads import BF16, FP16, FP32, Workload
+from drawn_filters import BF16, FP16, FP32, Drawn
 
 _WIDTHS = (16, 24, 32, 32, 40, 48, 64, 64, 64, 64, 80, 96, 96, 128, 128, 128, 160, 192, 192, 256, 256, 256, 320, 384,
            512, 512, 640, 768, 1024, 1280, 2048)  # fmt: skip
@@ -273,7 +270,3 @@ def of_kinds(kinds: Kinds, is_moderate: Callable[[Drawn], bool], seed: int) -> I
 
 def usual_layers(seed: int) -> Iterator[Drawn]:
     return of_kinds(_KINDS, _is_moderate, seed)
-
-
-def usual(count: int, seed: int) -> list[Workload]:
-    return [partial(convolve, layer) for layer in islice(usual_layers(seed), count)]
