@@ -1,215 +1,388 @@
 """Steps that wait for the CPU, beside predictions for the very host on which they were timed, at the very time.
 
-    python benchmarks/host_in_turns.py --out rows.jsonl --for-s 590              # on a GPU; again, to go on
-    python benchmarks/host_in_turns.py --table rows.jsonl                        # no GPU: predicts each row's step
-    python benchmarks/host_in_turns.py --out rows.jsonl --device cpu --tiny gemma llama_clip:plain    # tries it out
+    python benchmarks/host_in_turns.py measure rows.jsonl --processes 3      # on a GPU; adds a row per process
+    python benchmarks/host_in_turns.py table rows.jsonl                      # no GPU: predicts what the rows measured
 
-A host changes its speed within seconds and from process to process, so here a case's steps and the small models of a
-calibration take turns in one process: a step, a part of the models, a step, and so on. Each case has a process; those
-of a batch get ready together, and then each is timed alone. A row has the times of the case's steps, and what
-`trainfit calibrate` would have timed of the host (`host_costs` takes it). Kernels are counted in the first process of
-each batch, when all of its own is timed, since a profiler slows its launches for good. Rows are written as they come;
-cases that the file has are left out, and what is not done after `--for-s` seconds is ended.
+A host changes its speed within seconds and from process to process, so here nets (host_nets.py) and all small models of
+`trainfit calibrate` take turns in one process, and costs that follow from a process's small models predict the nets of
+the same process. Processes get ready side by side, and then each is timed alone. In a round, each net's step is timed
+phase by phase, the clock being the CPU's and the GPU idle before each phase, with the full batch and a tiny one; then a
+whole step until the GPU is done; then a part of the small models. Single ops come last. Rows have nanoseconds: "nets"
+and "small" by phase, "whole", "ops", and in "loops" and "loop" what a fixed loop in Python took.
 
-The table predicts each step with the shipped prices of kernels and the costs of the CPU that follow from its own row. A
-step is launch-bound when the GPU, by the predicted time of its kernels, idles for more than 15% of what was measured.
+The table prices kernels by the shipped profile, and counts those of small models and single ops by the records of the
+calibration that made it. The first round warms up and is left out. A step is launch-bound when the GPU, by the
+predicted time of its kernels, idles for more than 15% of what was measured.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import gzip
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from loop import training_step
-from measure_host import CASES, WIDTH, Job, append, import_models, in_turn
-from measure_memory import step_ms
-from measure_time import jobs_of
-from predict_time import predicted_times
-from trainfit._time_estimate import LAUNCH_BOUND_IDLE
-from trainfit.calibrate.host import (
-    HostTimes,
-    Prepared,
-    Training,
-    add_kernels,
-    host_costs,
-    prepare_host,
-    time_models,
-    time_ops,
-    traced_models,
-    training_of,
-)
-from trainfit.calibrate.models import small_models
-from trainfit.calibrate.single_ops import single_ops
-from trainfit.cost.host import HostCosts
+from host_nets import NETS, Net
+from trainfit._time_estimate import LAUNCH_BOUND_IDLE, TimeEstimate, time_step
+from trainfit.calibrate.host import Prepared, host_costs, prepare_host, time_ops, traced_models
+from trainfit.calibrate.processes import Process
+from trainfit.cost import Profile, pricing_for
+from trainfit.cost.host import HostCosts, count_charges
+from trainfit.cost.price import kernels_launched
 from trainfit.cost.profile import shipped_profile
-from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.catalogue import Gpu
+from trainfit.records import Op, Trace
+from trainfit.step import Step
 from trainfit.trace import trace_step
-from zoo import make_step, select
 
-WARM_UP = 2
-TURNS = 2
-"""A round goes once through the small models, and so many times to the case."""
-STEP = "step"
+WARM_UP, TIMED = 1, 6
+"""Rounds."""
+LOOP = 5000
+GPU = "h200"
+KERNELS = Path(__file__).parent / "results" / "h200.json.partial.gz"
+PHASES = ("forward", "backward", "optimizer")
+NEAR = 0.2
+_READY = "ready"
+_SERVE = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from host_in_turns import serve; serve()"
+
+Row = dict[str, Any]
+"""What one process timed."""
 
 
-def run_case(
-    job: Job,
-    device: str,
-    tiny: bool,
-    with_kernels: bool,
-    wait: Callable[[], None],
-    answer: Callable[[dict[str, Any]], None],
-) -> None:
-    name, variant = job
-    begin_s = time.monotonic()
-    step = training_step(select([name], tiny)[0], device, variant == "every layer")
-    for _ in range(WARM_UP):
-        step()
-    prepared = _prepare(device)
-    if device == "cuda":
+class TrainedNet:
+    """A net on the GPU, with its optimizer and both batches; its steps are timed."""
+
+    def __init__(self, net: Net) -> None:
+        torch.manual_seed(0)
+        with torch.device("cuda"):
+            self._model = net.build()
+        self._model.to("cuda", net.dtype)
+        self._autocast = net.autocast
+        self._optimizer = torch.optim.AdamW(self._model.parameters())
+        self._batches = net.batches("cuda")
+
+    def phases_ns(self, batch: str) -> dict[str, int]:
+        """What the CPU takes over each phase of a step; the GPU has nothing to do when one begins."""
+        found: dict[str, int] = {}
+
+        def timed(phase: str, work: Callable[[], Any]) -> Any:
+            torch.cuda.synchronize()
+            begin_ns = time.perf_counter_ns()
+            result = work()
+            found[phase] = time.perf_counter_ns() - begin_ns
+            return result
+
+        loss = timed("forward", lambda: self._loss(batch))
+        timed("backward", loss.backward)
+        del loss
+        timed("optimizer", self._update)
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # others need the memory in their turns
-    answer({"started_s": round(time.monotonic() - begin_s, 1)})
-    wait()
-    times_ms, found = time_in_turns(step, prepared, device)
-    if with_kernels and device == "cuda":
-        add_kernels(found, prepared)
-    if device == "cuda":
-        torch.cuda.empty_cache()
-    answer({"torch": torch.__version__, "at_s": round(time.time(), 1), "times_ms": times_ms, **found})
+        return found
+
+    def whole_ns(self) -> int:
+        """A step with the full batch, until the GPU is done."""
+        torch.cuda.synchronize()
+        begin_ns = time.perf_counter_ns()
+        self._loss("full").backward()
+        self._update()
+        torch.cuda.synchronize()
+        return time.perf_counter_ns() - begin_ns
+
+    def _loss(self, batch: str) -> torch.Tensor:
+        with torch.autocast("cuda", self._autocast or torch.bfloat16, enabled=self._autocast is not None):
+            return self._model(**self._batches[batch])
+
+    def _update(self) -> None:
+        self._optimizer.step()
+        self._optimizer.zero_grad()
 
 
-def _prepare(device: str) -> Prepared:
-    if device == "cuda":
-        return prepare_host()
-    trainings = {name: training_of(model, device) for name, model in small_models().items()}
-    return Prepared(trainings, single_ops(device, large=64))
+def serve() -> None:
+    """What a process does: gets ready, waits for a line, writes its row, and waits until it is ended, since taking CUDA
+    down would slow whoever is timed next."""
+    prepared = prepare_host()
+    nets = {}
+    for name, net in NETS.items():
+        nets[name] = TrainedNet(net)
+        for batch in ("full", "tiny", "full"):
+            nets[name].phases_ns(batch)
+    print(_READY, flush=True)
+    sys.stdin.readline()
+    print(json.dumps(time_in_turns(nets, prepared)), flush=True)
+    sys.stdin.readline()
 
 
-def time_in_turns(step: Callable[[], None], prepared: Prepared, device: str) -> tuple[list[float], HostTimes]:
-    """Milliseconds of every timed step of the case, and what was timed of the host around them."""
-    begin = torch.cuda.synchronize if device == "cuda" else _nothing
-    models = list(prepared.trainings.values())
-    turns: list[Training] = []
-    for number in range(TURNS):
-        turns += [partial(_timed_step, step, device), *models[number::TURNS]]
-    names = [name for number in range(TURNS) for name in (STEP, *list(prepared.trainings)[number::TURNS])]
-    times = list(zip(names, time_models(turns, begin), strict=True))
-    steps_ns = [ns for name, phases in times if name == STEP for ns in phases[STEP]]
-    host_times_ns = {name: phases for name, phases in times if name != STEP}
-    found = HostTimes(op_times_ns=time_ops(prepared.ops, begin), host_times_ns=host_times_ns)
-    return [round(ns / 1e6, 3) for ns in steps_ns], found
+def time_in_turns(nets: Mapping[str, TrainedNet], prepared: Prepared) -> Row:
+    """All rounds, in which a part of the small models follows each net, and the single ops."""
+    times: Row = {"nets": {name: [] for name in nets}, "whole": {name: [] for name in nets}}
+    small: dict[str, list[dict[str, int]]] = {name: [] for name in prepared.trainings}
+    loops: list[int] = []
+    for _ in range(WARM_UP + TIMED):
+        for number, (name, net) in enumerate(nets.items()):
+            phases_ns = {batch: net.phases_ns(batch) for batch in ("full", "tiny")}
+            times["nets"][name].append({**phases_ns, "loop": loop_ns()})
+            times["whole"][name].append(net.whole_ns())
+            for model in list(prepared.trainings)[number :: len(nets)]:
+                small[model].append(_small_ns(prepared, model))
+        loops.append(loop_ns())
+    ops = time_ops(prepared.ops, torch.cuda.synchronize)
+    return {**times, "small": small, "loops": loops, "ops": ops}
 
 
-def _nothing() -> None:
-    pass
+def _small_ns(prepared: Prepared, model: str) -> dict[str, int]:
+    """A step of a small model by phase; micro-batches add up."""
+    found: dict[str, int] = {}
+    for phase, elapsed_ns in prepared.trainings[model](torch.cuda.synchronize):
+        found[phase] = found.get(phase, 0) + elapsed_ns
+    return found
 
 
-def _timed_step(step: Callable[[], None], device: str, begin: Callable[[], None]) -> list[tuple[str, int]]:
-    """The second of two: in training, a step comes after another."""
-    step()
-    begin()
-    return [(STEP, round(step_ms(step, device) * 1e6))]
+def loop_ns() -> int:
+    """How fast the CPU is now."""
+    begin_ns = time.perf_counter_ns()
+    total = 0
+    for number in range(LOOP):
+        total += number & 7
+    return time.perf_counter_ns() - begin_ns
 
 
-def measure(names: Sequence[str], out: Path, for_s: float, device: str, tiny: bool) -> None:
-    begin_s = time.monotonic()
-    torch.set_num_threads(1)
-    known = {(row["case"], row["variant"]) for row in _rows(out)} if out.exists() else set()
-    jobs = [job for job in jobs_of(names or CASES) if job not in known]
-    import_models(jobs)
-    for first in range(0, len(jobs), WIDTH):
-        left_s = for_s - (time.monotonic() - begin_s)
-        if left_s <= 0:
-            break
-        chosen = jobs[first : first + WIDTH]
-        works = [partial(run_case, job, device, tiny, job is chosen[0]) for job in chosen]
-        for (name, variant), found in zip(chosen, in_turn(works, left_s), strict=True):
-            if "error" not in found:
-                append(out, {"case": name, "variant": variant, **found})
-            told = found.get("error") or f"{statistics.median(found['times_ms']):.1f} ms"
-            print(f"{time.monotonic() - begin_s:.0f} s: {name} {variant}: {told}", flush=True)
+def measure(out: Path, num_processes: int, run: int) -> None:
+    """Adds to the file what each process times in its turn."""
+    processes = [Process(_SERVE, "the process that times nets") for _ in range(num_processes)]
+    try:
+        for process in processes:
+            while process.answer() != _READY:  # libraries may print, too
+                pass
+        for process in processes:
+            process.tell("go")
+            while not (line := process.answer()).startswith("{"):
+                pass
+            with out.open("a") as file:
+                file.write(json.dumps({"run": run, **json.loads(line)}) + "\n")
+    finally:
+        for process in processes:
+            process.end()
 
 
-def _rows(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+class TracedNet(NamedTuple):
+    """A step of a net, and the ops of each batch in a steady one."""
+
+    full: Trace
+    ops: dict[str, list[Op]]
 
 
-def predictions(rows: Sequence[dict[str, Any]], gpu_name: str, tiny: bool) -> Iterator[dict[str, Any]]:
-    """For each row, what is predicted of its step on its own host."""
-    gpu, profile = find_gpu(gpu_name), shipped_profile(gpu_name)
-    if profile is None:
-        raise SystemExit(f"the package ships no profile of the {gpu_name}")
-    models = traced_models(gpu)
-    counted = [{key: row[key] for key in ("op_kernels", "host_kernels")} for row in rows if "op_kernels" in row]
-    if not counted:
-        raise SystemExit("kernels were counted in no row, which takes a GPU")
-    for row in rows:
-        costs = HostCosts.parse(host_costs([row, *counted], gpu, profile.tables, models))
-        case = select([row["case"]], tiny)[0]
-        trace = trace_step(make_step(case, row["variant"] == "every layer"), gpu)
-        yield predicted_times(trace, gpu, dataclasses.replace(profile, host=costs))
+class Compared(NamedTuple):
+    """Something that was measured and predicted."""
+
+    net: str
+    process: str
+    """The run and the number of the process in it."""
+    batch: str
+    times_ms: list[float]
+    """Of all rounds; of one number, where medians were added up."""
+    predicted_ms: float
+
+    @property
+    def run(self) -> int:
+        return int(self.process.partition(".")[0])
+
+    @property
+    def measured_ms(self) -> float:
+        return statistics.median(self.times_ms)
+
+    @property
+    def error(self) -> float:
+        return self.predicted_ms / self.measured_ms - 1
 
 
-def table(rows: Sequence[Mapping[str, Any]], predicted: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    versions = ", ".join(sorted({row["torch"] for row in rows}))
-    yield f"Measured with torch {versions}; predicted with torch {torch.__version__}, no GPU. Milliseconds."
-    yield "Printed by benchmarks/host_in_turns.py: each step's prediction is for the host of its own process."
-    yield ""
-    yield "| case | variant | measured: median (fastest to slowest) | predicted | error | range | bound by |"
-    yield "|---|---|---|---|---|---|---|"
-    errors: dict[bool, list[float]] = {True: [], False: []}
-    num_inside = 0
-    for row, found in zip(rows, predicted, strict=True):
-        times_ms, (low_ms, high_ms) = row["times_ms"], found["range_ms"]
-        median_ms = statistics.median(times_ms)
-        error = found["step_ms"] / median_ms - 1
-        waits = bool(median_ms - found["busy_ms"] > LAUNCH_BOUND_IDLE * median_ms)
-        errors[waits].append(error)
-        num_inside += waits and low_ms <= median_ms <= high_ms
-        bound = "CPU" if waits else "GPU"
-        yield (
-            f"| {row['case']} | {row['variant']} | {median_ms:.1f} ({min(times_ms):.1f} to {max(times_ms):.1f}) | "
-            f"{found['step_ms']:.1f} | {error:+.1%} | {low_ms:.0f} to {high_ms:.0f} | "
-            f"{bound if waits == found['launch_bound'] else f'{bound}, predicted otherwise'} |"
+class ComparedStep(NamedTuple):
+    """A whole step, which what was predicted of it calls launch-bound or not."""
+
+    compared: Compared
+    estimate: TimeEstimate
+
+    @property
+    def launch_bound(self) -> bool:
+        """By what was measured, and the predicted time of the kernels."""
+        measured_ms = self.compared.measured_ms
+        return measured_ms - self.estimate.gpu_busy_ms > LAUNCH_BOUND_IDLE * measured_ms
+
+
+def traced_net(net: Net, gpu: Gpu) -> TracedNet:
+    traces = {}
+    for batch, inputs in net.batches("meta").items():
+        step = Step(
+            model=lambda: net.build().to(net.dtype), batch=inputs, optimizer=torch.optim.AdamW, autocast=net.autocast
         )
+        traces[batch] = trace_step(step, gpu)
+    return TracedNet(traces["full"], {batch: _steady_ops(trace) for batch, trace in traces.items()})
+
+
+def _steady_ops(trace: Trace) -> list[Op]:
+    sections = (trace.sections[index] for index in trace.steady_step)
+    return [op for section in sections for op in trace.ops[section.first_op : section.last_op]]
+
+
+def own_hosts(rows: Sequence[Row], profile: Profile) -> list[HostCosts]:
+    """What the CPU's work costs in each row's process, by its own small models and single ops."""
+    records = map(json.loads, gzip.decompress(KERNELS.read_bytes()).splitlines())
+    counted = next(record for record in records if "op_kernels" in record)
+    kernels = {key: counted[key] for key in ("op_kernels", "host_kernels")}
+    models = traced_models(profile.gpu)
+    found = []
+    for row in rows:
+        times = {name: _by_phase(rounds) for name, rounds in row["small"].items()}
+        record = {"op_times_ns": row["ops"], "host_times_ns": times, **kernels}
+        found.append(HostCosts.parse(host_costs([record], profile.gpu, profile.tables, models)))
+    return found
+
+
+def _by_phase(rounds: Sequence[Mapping[str, int]]) -> dict[str, list[int]]:
+    """Without the rounds that warm up."""
+    return {phase: [times_ns[phase] for times_ns in rounds[WARM_UP:]] for phase in PHASES}
+
+
+def compare_phases(
+    row: Row, process: str, host: HostCosts, nets: Mapping[str, TracedNet], profile: Profile
+) -> dict[str, list[Compared]]:
+    """By phase what was measured and predicted of each net and batch; "all" are medians of the phases, added up."""
+    found: dict[str, list[Compared]] = {phase: [] for phase in (*PHASES, "all")}
+    for name, rounds in row["nets"].items():
+        for batch, ops in nets[name].ops.items():
+            launched = kernels_launched(ops, profile.gpu, profile.tables)
+            charged = count_charges(ops, launched, host.weights_percent)
+            predicted_ms = {phase: _charged_ms(charges, host) for phase, charges in charged.items()}
+            times_ns = _by_phase([times[batch] for times in rounds])
+            times_ms = {phase: [ns / 1e6 for ns in times] for phase, times in times_ns.items()}
+            for phase in PHASES:
+                found[phase].append(Compared(name, process, batch, times_ms[phase], predicted_ms[phase]))
+            total_ms = sum(statistics.median(times) for times in times_ms.values())
+            found["all"].append(Compared(name, process, batch, [total_ms], sum(predicted_ms.values())))
+    return found
+
+
+def _charged_ms(charges: Mapping[str, float], host: HostCosts) -> float:
+    return sum(getattr(host, f"{kind}_ns") * count for kind, count in charges.items()) / 1e6
+
+
+def compare_steps(
+    row: Row, process: str, host: HostCosts, nets: Mapping[str, TracedNet], profile: Profile
+) -> Iterator[ComparedStep]:
+    """The whole step of each net, and what is predicted of it on this host."""
+    pricing = pricing_for(profile.gpu, dataclasses.replace(profile, host=host))
+    for name, times_ns in row["whole"].items():
+        estimate = time_step(nets[name].full, pricing)
+        times_ms = [ns / 1e6 for ns in times_ns[WARM_UP:]]
+        yield ComparedStep(Compared(name, process, "full", times_ms, estimate.step_ms), estimate)
+
+
+def table(rows: Sequence[Row]) -> Iterator[str]:
+    """Everything that was measured beside what is predicted, and how many are near."""
+    profile = shipped_profile(GPU)
+    if profile is None:
+        raise SystemExit(f"the package ships no profile of the {GPU}")
+    names = dict.fromkeys(name for row in rows for name in row["nets"])
+    nets = {name: traced_net(NETS[name], profile.gpu) for name in names}
+    phases: dict[str, list[Compared]] = {}
+    steps: list[ComparedStep] = []
+    for row, process, host in zip(rows, process_names(rows), own_hosts(rows, profile), strict=True):
+        for phase, compared in compare_phases(row, process, host, nets, profile).items():
+            phases.setdefault(phase, []).extend(compared)
+        steps += compare_steps(row, process, host, nets, profile)
+    yield from step_table(steps)
     yield ""
-    for waits, kind in ((True, "launch-bound"), (False, "GPU-bound")):
-        if errors[waits]:
-            within = sum(abs(error) <= 0.2 for error in errors[waits])
-            yield (
-                f"- {kind} steps: {within} of {len(errors[waits])} within 20%, median error "
-                f"{statistics.median(errors[waits]):+.1%}, without its sign "
-                f"{statistics.median(map(abs, errors[waits])):.1%}."
-            )
-    yield f"- launch-bound steps within the range: {num_inside} of {len(errors[True])}."
+    yield from phase_table(phases["all"])
+    yield ""
+    yield from summary(steps, phases)
+
+
+def process_names(rows: Sequence[Row]) -> list[str]:
+    """The run and the number of the process in it."""
+    runs = [row["run"] for row in rows]
+    return [f"{run}.{runs[: number + 1].count(run)}" for number, run in enumerate(runs)]
+
+
+def step_table(steps: Iterable[ComparedStep]) -> Iterator[str]:
+    yield "| net | process | step, measured: median (fastest to slowest) | predicted | error | GPU busy | bound by |"
+    yield "|---|---|---|---|---|---|---|"
+    for step in sorted(steps, key=lambda step: list(NETS).index(step.compared.net)):
+        one = step.compared
+        bound = "CPU" if step.launch_bound else "GPU"
+        told = bound if step.launch_bound == step.estimate.launch_bound else f"{bound}, predicted otherwise"
+        yield (
+            f"| {one.net} | {one.process} | {one.measured_ms:.1f} ({min(one.times_ms):.1f} to {max(one.times_ms):.1f}) "
+            f"| {one.predicted_ms:.1f} | {one.error:+.1%} | {step.estimate.gpu_busy_ms:.1f} | {told} |"
+        )
+
+
+def phase_table(sums: Iterable[Compared]) -> Iterator[str]:
+    yield "| net | batch | process | CPU's time of the phases, measured | predicted | error |"
+    yield "|---|---|---|---|---|---|"
+    for one in sorted(sums, key=lambda one: (list(NETS).index(one.net), one.batch)):
+        yield (
+            f"| {one.net} | {one.batch} | {one.process} | {one.measured_ms:.1f} | {one.predicted_ms:.1f} "
+            f"| {one.error:+.1%} |"
+        )
+
+
+def summary(steps: Sequence[ComparedStep], phases: Mapping[str, Sequence[Compared]]) -> Iterator[str]:
+    """How many are near, of all and of each run."""
+    recognised = sum(step.launch_bound == step.estimate.launch_bound for step in steps)
+    full, tiny = ([one for one in phases["all"] if one.batch == batch] for batch in ("full", "tiny"))
+    yield from _counts_by_run("launch-bound steps", [step.compared for step in steps if step.launch_bound])
+    yield from _counts_by_run("GPU-bound steps", [step.compared for step in steps if not step.launch_bound])
+    yield f"- launch-bound or not: {recognised} of {len(steps)} recognised."
+    yield from _counts_by_run("CPU's time, full batches", full)
+    for phase in PHASES:
+        yield _counts(f"CPU's time, full batches, {phase} only", [one for one in phases[phase] if one.batch == "full"])
+    yield from _counts_by_run("CPU's time, tiny batches", tiny)
+
+
+def _counts_by_run(what: str, chosen: Sequence[Compared]) -> Iterator[str]:
+    """One line for all, and one for each run where there are several."""
+    runs = sorted({one.run for one in chosen})
+    if runs:
+        yield _counts(what, chosen)
+    if len(runs) > 1:
+        for run in runs:
+            yield _counts(f"{what}, run {run}", [one for one in chosen if one.run == run])
+
+
+def _counts(what: str, chosen: Sequence[Compared]) -> str:
+    near = sum(abs(one.error) <= NEAR for one in chosen)
+    worst = max(chosen, key=lambda one: abs(one.error))
+    return (
+        f"- {what}: {near} of {len(chosen)} within {NEAR:.0%}, median error "
+        f"{statistics.median(one.error for one in chosen):+.1%}, without its sign "
+        f"{statistics.median(abs(one.error) for one in chosen):.1%}, "
+        f"worst {worst.error:+.1%} ({worst.net}, process {worst.process})."
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", help="names; NAME:plain and NAME:every are one variant of a case")
-    chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--out", type=Path, help="file for rows")
-    chosen.add_argument("--table", type=Path, help="such a file; predicts its steps and prints a table")
-    parser.add_argument("--for-s", type=float, default=590)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--gpu", default="h200", help="for the table")
+    commands = parser.add_subparsers(dest="command", required=True)
+    measuring = commands.add_parser("measure", help="on a GPU")
+    measuring.add_argument("out", type=Path, help="file to which rows are added")
+    measuring.add_argument("--processes", type=int, default=3)
+    measuring.add_argument("--run", type=int, default=1, help="number that the rows carry")
+    printing = commands.add_parser("table", help="no GPU is needed")
+    printing.add_argument("rows", type=Path, nargs="+")
     args = parser.parse_args()
-    if args.out:
-        measure(args.cases, args.out, args.for_s, args.device, args.tiny)
+    if args.command == "measure":
+        measure(args.out, args.processes, args.run)
         return
-    rows = _rows(args.table)
-    print(*table(rows, predictions(rows, args.gpu, args.tiny)), sep="\n")
+    rows = [json.loads(line) for path in args.rows for line in path.read_text().splitlines()]
+    print(f"Predicted with torch {torch.__version__}, no GPU. Milliseconds; errors are predicted / measured - 1.\n")
+    print(*table(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -69,14 +69,12 @@ BATCH_S = 150
 HOST = "host"
 Job = tuple[str, str]
 """The case's name, the variant; or the host."""
-Work = Callable[[Callable[[], None], Callable[[dict[str, Any]], None]], None]
-"""What a process does, with functions to wait until it is told to go on, and to answer."""
 
 
 class Child:
     """A forked process: `line` is what it writes, `go` lets it go on to the next."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Callable[[Callable[[], None], Callable[[dict[str, Any]], None]], None]) -> None:
         told, answers = os.pipe(), os.pipe()
         self.pid = os.fork()
         if not self.pid:
@@ -102,7 +100,7 @@ class Child:
         self._answers.close()
 
 
-def _be_child(work: Work, told: int, answers: int) -> None:
+def _be_child(work: Callable[..., None], told: int, answers: int) -> None:
     def wait() -> None:
         os.read(told, 1)
 
@@ -207,25 +205,18 @@ def cores() -> dict[str, Any]:
 
 
 def run_batch(jobs: Sequence[Job], device: str, tiny: bool, look: bool) -> Iterator[tuple[Job, dict[str, Any]]]:
-    """What each process of the batch found."""
-    works = [run_host if job[0] == HOST else partial(run_case, job, device, tiny, look) for job in jobs]
-    return zip(jobs, in_turn(works, BATCH_S), strict=True)
-
-
-def in_turn(works: Sequence[Work], limit_s: float) -> Iterator[dict[str, Any]]:
-    """The answers of a process for each: all get ready together, and then each is told in turn to do what is timed.
-    Those that are not done when the limit is reached are ended."""
-    children = [Child(work) for work in works]
-    deadline = threading.Timer(limit_s, _kill, [children])
+    """What each process of the batch found; those that are late are ended."""
+    children = [Child(run_host if job[0] == HOST else partial(run_case, job, device, tiny, look)) for job in jobs]
+    deadline = threading.Timer(BATCH_S, _kill, [children])
     deadline.start()
     try:
         ready = [child.line() for child in children]
-        for child, first in zip(children, ready, strict=True):
+        for job, child, first in zip(jobs, children, ready, strict=True):
             if "error" not in first:
                 child.go()
-                yield first | child.line()
+                yield job, first | child.line()
             else:
-                yield first
+                yield job, first
     finally:
         deadline.cancel()
         for child in children:
@@ -278,15 +269,15 @@ def main() -> None:
         look = args.look and number < num_batches
         if batch_s + lasted_s.get(look, max(lasted_s.values(), default=0.0)) - begin_s > args.for_s:
             break
-        append(args.out / "cores.jsonl", cores())
+        _append(args.out / "cores.jsonl", cores())
         for (name, variant), found in run_batch(chosen, args.device, args.tiny, look):
             if name != HOST:
                 if "timeline" in found:
                     looked = {key: found.pop(key) for key in ("issued", "timeline")}
-                    append(args.out / "timelines.jsonl", {"case": name, "variant": variant, **looked})
-                append(args.out / "steps.jsonl", {"case": name, "variant": variant, "allocator": "classic", **found})
+                    _append(args.out / "timelines.jsonl", {"case": name, "variant": variant, **looked})
+                _append(args.out / "steps.jsonl", {"case": name, "variant": variant, "allocator": "classic", **found})
             elif "error" not in found:
-                append(args.out / "host.partial", {"chunk": f"host {num_hosts}", **found})
+                _append(args.out / "host.partial", {"chunk": f"host {num_hosts}", **found})
                 num_hosts += 1
             if "error" in found or "started_s" in found:
                 print(name, variant, found.get("started_s"), found.get("step_ms", found.get("error")), flush=True)
@@ -294,7 +285,7 @@ def main() -> None:
         print(f"{time.monotonic() - begin_s:.0f} s: a batch of {len(chosen)}, {num_hosts} hosts", flush=True)
 
 
-def append(path: Path, record: dict[str, Any]) -> None:
+def _append(path: Path, record: dict[str, Any]) -> None:
     with path.open("a") as file:
         file.write(json.dumps(record) + "\n")
 

@@ -80,6 +80,21 @@ def test_places_are_inside_and_all_are_used(name: str, args: list[object], place
     read_call(name, args, {}).function(*found)
 
 
+def test_elements_of_a_row_go_to_one_place() -> None:
+    found, _ = made("aten.scatter_add_.default", "float32[6,8]", 0, "int64[90,8]", "float32[90,8]")
+    assert (found[2] == found[2][:, :1]).all()
+    along, _ = made("aten.gather.default", "float32[90,9]", 1, "int64[90,8]")
+    assert not (along[2] == along[2][:, :1]).all()
+
+
+def test_roots_are_taken_of_numbers_that_have_one() -> None:
+    (one,), _ = made("aten.sqrt.default", "float32[100]")
+    (listed,), _ = made("aten._foreach_sqrt.default", ["2*float32[100]"])
+    assert all(float(value.min()) >= 0 for value in (one, *listed))
+    (plain,), _ = made("aten.neg.default", "float32[100]")
+    assert float(plain.min()) < 0
+
+
 def test_gradients_of_the_largest_go_where_these_were_found() -> None:
     name = "aten.max_pool2d_with_indices_backward.default"
     found, _ = made(

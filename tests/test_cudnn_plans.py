@@ -19,7 +19,7 @@ import torch
 import trainfit
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import convolution, cudnn, cudnn_kernels, cudnn_library, cudnn_transforms
-from trainfit.gpus.hidden.cudnn_library import Convolution, Plan
+from trainfit.gpus.hidden.cudnn_library import Convolution, Plan, Proposal
 from trainfit.records import OUTPUT, Op, Phase, TensorRef
 
 H200 = find_gpu("h200")

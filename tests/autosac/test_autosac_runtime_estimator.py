@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,15 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import trainfit
-from trainfit import autosac, torch_compat
+from trainfit import autosac
 from trainfit.autosac.runtime_estimator import RuntimeEstimator
+from trainfit.calibrate.calls import Call
+from trainfit.calibrate.measure import Sample
 from trainfit.errors import NoGpu, UsageError
 from trainfit.gpus.catalogue import find_gpu
 
-measure = importlib.import_module("trainfit.calibrate.measure")  # the package has a function of that name
+arguments = importlib.import_module("trainfit.calibrate.arguments")  # the package has a function of that name
+measure = importlib.import_module("trainfit.calibrate.measure")
 COST_MODEL, BENCHMARK = "operator-level-cost-model", "operator-level-benchmark"
 
 
@@ -153,30 +156,22 @@ def test_the_benchmark_runs_every_distinct_op_once_on_tensors_like_those_that_we
     """With a stand-in for the GPU's profiler: what it times is what the recording asks for, strides included."""
     ran: list[str] = []
 
-    class Timer(torch_compat.DispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            kwargs = kwargs or {}
-            self.call = str(func), measure.describe(args), {key: measure.describe(kwargs[key]) for key in kwargs}
-            ran.append(f"{func} {[tuple(arg.stride()) for arg in args if isinstance(arg, torch.Tensor)]}")
-            return func(*args, **kwargs)
-
-    def timed(workloads, repeats, known):
-        for workload in workloads:
-            with Timer() as timer:
-                workload()
-            others = {field.name: 0 for field in dataclasses.fields(measure.Sample)}
-            yield measure.Sample(**others | dict(zip(("op", "args", "kwargs"), timer.call, strict=True), cold_ns=2000))
+    def timed(calls: Sequence[Call], pool: object) -> Iterator[Sample]:
+        for call in calls:
+            ran.append(str(call))
+            yield Sample(call.name, *call.described(), [], 1000, 2000, 1, "kernel", 1.0)
 
     monkeypatch.setattr(measure, "measure", timed)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(arguments, "Pool", lambda device, nbytes: None)
     estimator = RuntimeEstimator(gpu="h200")
     with FakeTensorMode():
-        x, row = torch.ones(3, 3), torch.ones(1, 3)
+        x, row = torch.empty(3, 3, device="cuda"), torch.empty(1, 3, device="cuda")
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         with estimator(BENCHMARK):
             for _ in range(2):
                 torch.add(x.t(), row.expand(3, 3))
-    assert estimator.total_runtime == pytest.approx(6 * 0.002)  # two adds and, with this timer, four views
-    assert [line for line in ran if line.startswith("aten.add.")] == ["aten.add.Tensor [(1, 3), (0, 1)]"]
+    assert estimator.total_runtime == pytest.approx(2 * 0.002)  # views take nothing
+    assert ran == ['["aten.add.Tensor", ["float32[3,3]{1,3}", "float32[3,3]{0,1}"], {}]']
 
 
 def test_each_entry_starts_afresh_and_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,6 +209,8 @@ import torch, torch.distributed as dist
 from torch.distributed.tensor import Shard, Replicate, distribute_tensor, init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from trainfit.autosac.runtime_estimator import RuntimeEstimator
+from trainfit.calibrate.calls import Call
+from trainfit.calibrate.measure import Sample
 from trainfit.autosac.mem_tracker import MemTracker
 dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
 mesh = init_device_mesh("cpu", (8,))

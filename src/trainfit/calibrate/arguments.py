@@ -43,6 +43,10 @@ _PLACES: Mapping[str, Callable[[Sequence[Any]], int]] = {
 }
 """How many places there are to choose from, for ops whose integers are places."""
 _INDEXED = ("index", "_unsafe_index", "index_put", "_index_put_impl", "_unsafe_index_put")
+_ELEMENTWISE = ("gather", "scatter", "scatter_add", "scatter_reduce")
+"""Ops with an index for each element: those of a row go to one place, as where rows are added up by their numbers."""
+_ROOTS = ("sqrt", "_foreach_sqrt", "_fused_adam", "_fused_adamw")
+"""Ops that take roots, which take up to twice as long of negative numbers."""
 _PROBABLE = ("multinomial", "bernoulli", "binary_cross_entropy", "binary_cross_entropy_backward")
 """Ops that take numbers between 0 and 1."""
 _RECURRENT, _RECURRENT_BACKWARD = "_cudnn_rnn", "_cudnn_rnn_backward"
@@ -146,6 +150,10 @@ def _give_meaning(call: Call, args: list[Any], pool: Pool) -> None:
             torch.rand_like(value) if isinstance(value, Tensor) and value.is_floating_point() else value
             for value in args
         ]
+    elif base in _ROOTS:
+        _make_positive(args)
+    elif base in _ELEMENTWISE:
+        args[2] = _by_rows(args[2], args[1], call.args[0].shape[args[1]], pool)
     elif base == "histc":
         low, high = args[2:4]
         args[0] = torch.rand_like(args[0]).mul_(high - low).add_(low)
@@ -180,6 +188,24 @@ def _give_meaning(call: Call, args: list[Any], pool: Pool) -> None:
         _flatten(args[0].shape[-1], args[1:3], args[10:14], args[14], args[17])
         forward = torch.ops.aten._cudnn_rnn.default
         args[6], _, _, args[20], args[3] = forward(*args[:3], None, *args[4:6], *args[10:20])
+
+
+def _make_positive(values: list[Any]) -> None:
+    """Numbers of the pool get copies."""
+    for place, value in enumerate(values):
+        if isinstance(value, list):
+            _make_positive(value)
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            values[place] = value.abs()
+
+
+def _by_rows(like: Tensor, dim: int, limit: int, pool: Pool) -> Tensor:
+    """Indices along `dim` that are the same for all that lies behind it."""
+    num_behind = prod(like.shape[dim % like.dim() + 1 :]) if like.dim() else 1
+    if num_behind <= 1 or not like.is_contiguous():
+        return like
+    rows = pool.integers(like.numel() // num_behind, like.dtype, limit)
+    return rows.view(-1, 1).expand(-1, num_behind).reshape(like.shape)
 
 
 def _mask(like: Tensor, num_true: int) -> Tensor:

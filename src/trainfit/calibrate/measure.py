@@ -28,7 +28,7 @@ from trainfit.cost.host import OP_KINDS
 from trainfit.cost.work import contiguous_stride
 from trainfit.torch_compat import gpu_marker, tree_flatten
 
-NUMBERS_BYTES = 3 * 2**28
+NUMBERS_BYTES = 2**29
 """Of random numbers of each type."""
 RESULTS_BYTES = 3 * 2**30
 """Of the GPU's memory, held by each process for what calls return."""

@@ -32,7 +32,7 @@ from trainfit.calibrate.processes import Process, ProcessFailed
 from trainfit.gpus.catalogue import Gpu
 
 MOST_WORKERS = 16
-BYTES_PER_WORKER = 8 * 2**30
+BYTES_PER_WORKER = 9 * 2**30
 """Of the GPU's memory: a process takes half a GiB before it does anything, random numbers, and what calls return."""
 _SERVE = "from trainfit.calibrate.workers import serve; serve()"
 _FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
