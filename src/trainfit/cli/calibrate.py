@@ -16,8 +16,8 @@ def add_parser(verbs: Any) -> None:
         "calibrate",
         help="measure this machine's GPU and write a profile for --profile",
         description="Measure the kernels of this machine's GPU and the CPU's cost of issuing them: about five minutes "
-        "on 16 cores, more on fewer. What was measured is kept beside the profile, in FILE.partial: a run that was cut short can be "
-        "repeated and goes on, and where nothing is missing the profile is written again, with no GPU. "
+        "on 16 cores, more on fewer. What was measured is kept beside the profile, in FILE.partial: a run that was cut "
+        "short can be repeated and goes on, and where nothing is missing the profile is written again, with no GPU. "
         "Started on several GPUs by 'torchrun --nproc-per-node 8 -m trainfit calibrate -o FILE', it times collectives "
         "among them, too.",
     )
