@@ -5,10 +5,9 @@
 In: samples of a run of `calibrate`, the more the better. Out: the list of calls of the next one. A call stays if its
 sample is of use to a price, took no more than 20 ms, and it can be made again from its description. Of those that are
 alike, priced by one rule and with sizes that differ by four fifths of a doubling or less, one is kept; of convolutions,
-which take longest to get ready for, one within a doubling and a third, and such as were drawn at random only where nets and
-libraries leave a rule few points.
-What that costs, on 3,600 ops of nets that were held out (error weighted by the root of their time): see dev/LOG.md.
-The file has calls of one kind together: a process that has loaded a kernel has use for it again.
+which take longest to get ready for, one within a doubling and a third, and such as were drawn at random only where nets
+and libraries leave a rule few points. What that costs: dev/LOG.md. The file has calls of one kind together: a process
+that has loaded a kernel has use for it again.
 """
 
 from __future__ import annotations
