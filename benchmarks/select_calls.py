@@ -36,8 +36,8 @@ DRAWN_CONVOLUTIONS = ("drawn", "extreme", "usual", "frequent", "long")
 """Groups of the first lists whose convolutions nobody's net has."""
 FEW_POINTS = 60
 KEPT_WHOLE = ("filters in groups",)
-"""Groups of which none is left out: times of convolutions in groups over signals change in leaps (wav2vec2 was 10% off
-without 108 of 503)."""
+"""Groups of which none is left out, however long it takes: times of convolutions in groups over signals change in leaps
+(wav2vec2 was 10% off without 108 of 503)."""
 LEFT_OUT = ("max_unpool2d", "repeat_interleave", "_cudnn_rnn_flatten_weight", "masked_select", "nonzero",
             "_linalg_check_errors")  # fmt: skip
 """What random values would make another op of."""
@@ -80,7 +80,7 @@ def kind_of(sample: Sample) -> tuple[object, ...] | None:
     work = next(iter(works(op, GPU.num_sms)), None)
     if work is None or work.rule == ROOFLINE or hidden_ops(op) or lookups.checks_indices(op):
         return None
-    if not sample["num_kernels"] or sample["cold_ns"] > LONGEST_NS:
+    if not sample["num_kernels"]:
         return None
     return short_name(sample["op"]), work.rule, *(round(per_doubling * value) for value in work.coordinates)
 
@@ -112,6 +112,8 @@ def selected(samples: list[tuple[str, Sample]]) -> list[Call]:
         kind = kind_of(sample)
         if kind is not None and group.startswith(KEPT_WHOLE):
             kind = (*kind, str(call_of(sample)))
+        elif sample["cold_ns"] > LONGEST_NS:
+            continue
         if kind is None or kind in found or (is_drawn(group, sample) and num_points[kind[1]] >= FEW_POINTS):
             continue
         call = call_of(sample)
