@@ -3,7 +3,7 @@
     python benchmarks/select_calls.py SAMPLES.partial.gz src/trainfit/calibrate/ops.jsonl.gz
 
 In: samples of a run of `calibrate`, the more the better. Out: the list of calls of the next one. A call stays if its
-sample is of use to a price, took no more than 20 ms, and it can be made again from its description. Of those that are
+sample is of use to a price, took no more than 100 ms, and it can be made again from its description. Of those that are
 alike, priced by one rule and with sizes that differ by four fifths of a doubling or less, one is kept; of convolutions,
 which take longest to get ready for, one within a doubling and a third, and such as were drawn at random only where nets
 and libraries leave a rule few points. What that costs: dev/LOG.md. The file has calls of one kind together: a process
@@ -31,13 +31,13 @@ from trainfit.records import Phase, TensorRef
 
 GPU = find_gpu("h200")
 PER_DOUBLING, CONVOLUTIONS_PER_DOUBLING = 1.25, 0.75
-LONGEST_NS = 20_000_000
+LONGEST_NS = 100_000_000
 DRAWN_CONVOLUTIONS = ("drawn", "extreme", "usual", "frequent", "long")
 """Groups of the first lists whose convolutions nobody's net has."""
-FEW_POINTS = 60
+FEW_POINTS = 150
 KEPT_WHOLE = ("filters in groups",)
-"""Groups of which none is left out, however long it takes: times of convolutions in groups over signals change in leaps
-(wav2vec2 was 10% off without 108 of 503)."""
+"""Groups of which none is left out: times of convolutions in groups over signals change in leaps (wav2vec2 was 10% off
+without 108 of 503)."""
 LEFT_OUT = ("max_unpool2d", "repeat_interleave", "_cudnn_rnn_flatten_weight", "masked_select", "nonzero",
             "_linalg_check_errors")  # fmt: skip
 """What random values would make another op of."""
@@ -110,11 +110,11 @@ def selected(samples: list[tuple[str, Sample]]) -> list[Call]:
     num_points: Counter[object] = Counter()
     for group, sample in sorted(samples, key=lambda one: is_drawn(*one)):
         kind = kind_of(sample)
-        if kind is not None and group.startswith(KEPT_WHOLE):
-            kind = (*kind, str(call_of(sample)))
-        elif sample["cold_ns"] > LONGEST_NS:
+        if kind is None or sample["cold_ns"] > LONGEST_NS:
             continue
-        if kind is None or kind in found or (is_drawn(group, sample) and num_points[kind[1]] >= FEW_POINTS):
+        if group.startswith(KEPT_WHOLE):
+            kind = (*kind, str(call_of(sample)))
+        if kind in found or (is_drawn(group, sample) and num_points[kind[1]] >= FEW_POINTS):
             continue
         call = call_of(sample)
         if can_be_made(call, pool):
