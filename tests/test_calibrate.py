@@ -280,6 +280,21 @@ def test_where_everything_was_measured_the_profile_is_written_again_without_a_gp
 
 
 @pytest.mark.usefixtures("machine")
+def test_without_plans_of_convolutions_nothing_is_written_where_there_is_no_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "gpu.json"
+    calibrate.calibrate(path, lambda line: None)
+    path.unlink()
+    partial = tmp_path / "gpu.json.partial"
+    partial.write_text("".join(json.dumps(line) + "\n" for line in lines(path) if "plans" not in line))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UsageError, match="torch sees no GPU here"):
+        calibrate.calibrate(path, lambda line: None)
+    assert not path.exists()
+
+
+@pytest.mark.usefixtures("machine")
 def test_the_host_s_usual_time_is_the_mean_of_the_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = TIMES | {"host_times_ns": {"small": {"forward": [16], "backward": [7], "optimizer": [9]}}}
     processes = [Process(times) for times in (TIMES, slow, TIMES, slow)]

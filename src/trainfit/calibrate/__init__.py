@@ -51,12 +51,13 @@ def calibrate(path: Path, report: Callable[[str], None]) -> bool:
     """
     partial_path = path.with_name(path.name + ".partial")
     if not torch.cuda.is_available():
-        if list(_left(_records(partial_path), lambda line: None)):
+        records = _records(partial_path)
+        if list(_left(records, lambda line: None)) or not any("plans" in record for record in records):
             raise UsageError(
                 "torch sees no GPU here", hint="run calibrate on the machine whose GPU you want a profile of"
             )
         report(f"everything is in {partial_path}: writing the profile again")
-        _write(path, partial_path, traced_models(find_gpu(str(_records(partial_path)[0]["gpu"]))))
+        _write(path, partial_path, traced_models(find_gpu(str(records[0]["gpu"]))))
         return True
     gpu = find_gpu(torch.cuda.get_device_name())  # one that the catalogue lacks is told so now, not after minutes
     collectives = _collectives(report)

@@ -95,6 +95,6 @@ def read_call(name: str, args: Sequence[object], kwargs: Mapping[str, object]) -
 
 @cache
 def all_calls() -> tuple[Call, ...]:
-    """In the order of the file, which is one of a seed."""
+    """In the order of the file, which has those of one kind together."""
     packed = importlib.resources.files("trainfit.calibrate").joinpath(_FILE).read_bytes()
     return tuple(read_call(*json.loads(line)) for line in gzip.decompress(packed).decode().splitlines())

@@ -117,19 +117,14 @@ def prepare_host() -> Prepared:
 
 
 def time_host(prepared: Prepared, with_kernels: bool) -> HostTimes:
-    """All ops and models in this process."""
+    """All ops and models in this process. Time nothing in it after kernels were counted: a profiler slows launches for
+    good."""
     trainings, ops = prepared
     times = dict(zip(trainings, time_models(trainings.values(), torch.cuda.synchronize), strict=True))
     found = HostTimes(op_times_ns=time_ops(ops, torch.cuda.synchronize), host_times_ns=times)
     if with_kernels:
-        add_kernels(found, prepared)
+        found["op_kernels"], found["host_kernels"] = _count_kernels(ops, trainings)
     return found
-
-
-def add_kernels(found: HostTimes, prepared: Prepared) -> None:
-    """How many each op and phase launches. Time nothing in this process afterwards: a profiler slows launches for
-    good."""
-    found["op_kernels"], found["host_kernels"] = _count_kernels(prepared.ops, prepared.trainings)
 
 
 def time_ops(ops: Mapping[str, Prepare], begin: Callable[[], None]) -> Times:

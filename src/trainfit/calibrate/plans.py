@@ -1,8 +1,7 @@
 """What cuDNN plans for the convolutions that are timed. In: the GPU's name, and all calls. Out: a plan per call.
 
-A plan is the engine that cuDNN proposes, and how it cuts the product, as far as it says. A process of its own asks, one
-that sees no GPU: cuDNN then builds no kernels (2 ms a plan instead of 400), and says what it says wherever a step is
-priced without a GPU.
+A plan is the engine that cuDNN proposes, and how it cuts the product, as far as it says. A process of its own asks,
+which holds nothing of the GPU, while others get ready.
 """
 
 from __future__ import annotations
