@@ -75,12 +75,22 @@ def call_of(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Ca
 def _plain(value: Any) -> Any:
     """In a record's terms."""
     if isinstance(value, torch.Tensor):
-        return TensorRef(0, _name(value.dtype), tuple(value.shape), tuple(value.stride()), 0)
+        return _ref(value)
     if isinstance(value, (list, tuple)):
         return tuple(map(_plain, value))
     if isinstance(value, (bool, int, float, str, type(None))):
         return value
     return _name(value)
+
+
+def describe(tensor: torch.Tensor) -> str:
+    """In JSON's terms: "bfloat16[8,4]{1,8}", without strides where these are what a contiguous one's would be."""
+    (text,), _ = described((_ref(tensor),), (), False)
+    return str(text)
+
+
+def _ref(tensor: torch.Tensor) -> TensorRef:
+    return TensorRef(0, _name(tensor.dtype), tuple(tensor.shape), tuple(tensor.stride()), 0)
 
 
 def _name(value: object) -> str:

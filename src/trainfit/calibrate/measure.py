@@ -23,9 +23,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from trainfit.calibrate.arguments import Pool, arguments
-from trainfit.calibrate.calls import Call
+from trainfit.calibrate.calls import Call, describe
 from trainfit.cost.host import OP_KINDS
-from trainfit.cost.work import contiguous_stride
 from trainfit.torch_compat import gpu_marker, tree_flatten
 
 NUMBERS_BYTES = 2**29
@@ -47,7 +46,7 @@ and more in bfloat16 2.4% between the first two runs and the first four)."""
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One op as it was called, in JSON's terms (see `describe`), and the median of its kernels' times."""
+    """One op as it was called, in JSON's terms (see `calls`), and the median of its kernels' times."""
 
     op: str
     args: list[Any]
@@ -282,10 +281,3 @@ def split_at_markers(kernels: list[Kernel], marker: str) -> list[list[Kernel]]:
 
 def described_outputs(result: Any) -> list[str]:
     return [describe(leaf) for leaf in tree_flatten(result)[0] if isinstance(leaf, torch.Tensor) and leaf.is_cuda]
-
-
-def describe(tensor: torch.Tensor) -> str:
-    """In JSON's terms: "bfloat16[8,4]{1,8}", without strides where these are what a contiguous one's would be."""
-    text = f"{str(tensor.dtype).removeprefix('torch.')}[{','.join(map(str, tensor.shape))}]"
-    is_plain = tensor.stride() == contiguous_stride(tuple(tensor.shape))
-    return text if is_plain else f"{text}{{{','.join(map(str, tensor.stride()))}}}"
