@@ -4,12 +4,14 @@
     python benchmarks/libraries_draw.py --part closed --predicted PREDICTIONS    # 44, predicted before measured
     python benchmarks/libraries_draw.py --part sealed --predicted PREDICTIONS    # 52 more, drawn later
     python benchmarks/libraries_draw.py --part unread --predicted PREDICTIONS    # 50 more, of other libraries too
+    python benchmarks/libraries_draw.py --part last --predicted PREDICTIONS      # what was left of some of them
     python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
 
 A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
 are the names below, written down before the seed put them in order. Every third family of a library's order is open,
 the others are closed; sealed are the next closed ones, after those that were drawn, and unread the next after these
-and all families of libraries that no earlier part had. For each the part's seed draws the variant with 5 to 350 million
+and all families of libraries that no earlier part had; last are the next of both.
+For each the part's seed draws the variant with 5 to 350 million
 parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the
 GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the batch is scaled by what is
 predicted. What cannot be trained so, or not be traced without stating sizes, is a line with the reason ("skipped") in
@@ -43,7 +45,7 @@ from zoo_case import Precision
 from zoo_libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
 
 SEED = 20261120
-UNREAD_SEED = "20261118 unread"
+UNREAD_SEED, LAST_SEED = "20261118 unread", "20261118 last"
 WRITTEN_NAMES: dict[str, tuple[str, ...]] = {
     "diffusers": (
         "unet_2d", "unet_of_texts", "unet_of_films", "spatio_temporal_unet", "motion_unet", "kandinsky_3",
@@ -108,9 +110,18 @@ COUNTS: dict[Part, dict[str, int]] = {
                "ultralytics": 4, "open_clip": 3, "speechbrain": 4, "denoising_diffusion": 1, "kornia": 2,
                "pytorchvideo": 2, "encodec": 1, "itransformer": 1, "routing_transformer": 1, "linformer": 1,
                "lightly": 1, "transformers_more": 7},
+    "last": {"timm": 10, "monai": 1, "smp": 1, "vit_pytorch": 3, "transformers_more": 2},
 }  # fmt: skip
-OF_SEED: dict[Part, Part] = {"open": "open", "closed": "closed", "sealed": "closed", "unread": "closed"}
-"""Where a later part takes its families, of libraries that the first parts had."""
+OF_SEED: dict[Part, tuple[Part, ...]] = {
+    "open": ("open",),
+    "closed": ("closed",),
+    "sealed": ("closed",),
+    "unread": ("closed", "unread"),
+    "last": ("closed", "unread"),
+}
+"""Where a part takes its families."""
+SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {"unread": UNREAD_SEED, "last": LAST_SEED}
+"""What draws how they are trained."""
 ROW = 3
 PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
 OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor": 5}
@@ -157,7 +168,7 @@ def variants_of(library: str) -> dict[str, list[str]]:
 
 def draw_family(job: Job) -> tuple[Drawn, float]:
     """It with a first batch, and for how many milliseconds the GPU is to be busy."""
-    chance = random.Random(f"{UNREAD_SEED if job.part == 'unread' else SEED} {job.family}")
+    chance = random.Random(f"{SEEDS[job.part]} {job.family}")
     precision = chance.choices(list(PRECISIONS), list(PRECISIONS.values()))[0]
     optimizer = chance.choices(list(OPTIMIZERS), list(OPTIMIZERS.values()))[0]
     channels_last, checkpointed, clipped = (chance.random() < share for share in (0.5, 0.12, 0.2))
@@ -263,7 +274,7 @@ def draw(part: Part, library: str, predicted: Path) -> None:
     if missing <= 0:
         return
     module = importlib.import_module(f"zoo_libraries_{library}")
-    jobs = [replace(job, part=part) for job in order(library) if job.part in (part, OF_SEED[part])]
+    jobs = [replace(job, part=part) for job in order(library) if job.part in OF_SEED[part]]
     jobs = [job for job in jobs if job.family not in done]
     if library in WRITTEN_NAMES:  # as many as are written; whoever needs more writes them first
         jobs = list(itertools.takewhile(lambda job: job.family in module.WRITTEN, jobs))
