@@ -9,6 +9,7 @@ import pytest
 from priced_ops import H200, computing_ns, op, rule_of
 from trainfit.cost import convolution_op
 from trainfit.cost.classify import works
+from trainfit.cost.convolution_channelwise import Name, Windows, channelwise_ns, times_moved
 from trainfit.records import Op
 
 OUT = "bfloat16[2,16,8,8]"
@@ -156,3 +157,21 @@ def test_kernels_of_windows_per_channel_take_so_long_for_a_result_and_for_each_p
     # A naive weight's gradient: no less than 7 ns for each pixel of all images, where there are few weights.
     few = works(_channelwise("bfloat16", "1,1", "weight", engine=0, shape="8,2,64,64", stride=2), 132)[0]
     assert computing_ns(few) == pytest.approx(1800 + 7 * 8 * 32 * 32)
+
+
+def test_compiled_kernels_go_plane_by_plane_where_channels_do_not_come_last() -> None:
+    # 4 images of 8 x 8 pixels; 264 planes run at once, 2 on each of 132 processors, or 277.2 in weights' gradients, of
+    # which a plane goes through all images.
+    def computing(name: Name, channels: int, sides: tuple[int, ...] = (3, 3)) -> float:
+        windows = Windows(name, 2, sides, 1, 1, 1, 4, channels, (8,) * len(sides), is_last=False)
+        assert times_moved("channelwise", windows) == 0.1
+        return channelwise_ns("channelwise", windows, 4 * 8 ** len(sides), channels, 9)
+
+    image_ns = 10 + 0.25 * 64 + 4.2 * 9 + 0.06 * 64 * 9
+    assert computing("forward", 66) == pytest.approx(1600 + image_ns)
+    assert computing("input", 264) == pytest.approx(1600 + 4 * image_ns)
+    weight_ns = 4 * (80 + 0.8 * 64 + 0.027 * 64 * 9)
+    assert computing("weight", 132) == pytest.approx(3900 + weight_ns)
+    assert computing("weight", 554) == pytest.approx(3900 + 554 / 277.2 * weight_ns)
+    # Of signals, along one dimension: 5.3 planes run at once.
+    assert computing("forward", 8, (3,)) == pytest.approx(1550 + 320 + 1.7 * 8 + 7 * 3 + 0.135 * 8 * 3)

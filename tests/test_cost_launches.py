@@ -49,6 +49,17 @@ def test_results_that_lie_otherwise_than_the_operand_are_read_apart() -> None:
     assert (plain.coordinates[3], apart.coordinates[3]) == (6.0, -3.0)
 
 
+def test_a_reduction_fetches_whole_sectors_for_elements_that_lie_apart() -> None:
+    # Results that are 16 elements apart: 32 bytes come for 4, unless threads beside them read the others.
+    apart = summed(["float32[256,131072]{2097152,16}", [0]], "float32[131072]")
+    assert (apart.rule, apart.nbytes) == ("sum outer 4", 32 * 2**25)
+    beside = summed(["float32[256,8192,16]{131072,16,1}", [0]], "float32[8192,16]")
+    assert beside.nbytes == 4 * (2**25 + 2**17)
+    # Two elements side by side share a sector.
+    pairs = summed(["bfloat16[256,65536,2]{2097152,32,1}", [0]], "bfloat16[65536,2]")
+    assert pairs.nbytes == 16 * 2**25
+
+
 def test_the_order_of_a_norm_is_no_dimension() -> None:
     norm = works(op("aten.linalg_vector_norm.default", ["float32[8,16,32]", 2, [1]], ["float32[8,32]"]), 132)[0]
     assert norm.rule == "sum outer 4"

@@ -142,3 +142,28 @@ def test_cudnn_s_batch_norm_has_slower_kernels_for_odd_images_and_pads_channels_
     assert (last.rule, last.nbytes) == ("cudnn_batch_norm nhwc 2", 26_000_000 + 2 * 2 * 8 * 64 * 64)
     odd = work("float16[8,25,8,8]{1600,1,200,25}")
     assert (odd.rule, odd.nbytes) == ("cudnn_batch_norm nhwc 2 odd", 26_000_000 + 45 * 8 * 64 * 32)
+
+
+def test_cudnn_s_batch_norm_of_given_statistics_waits_for_planes_or_for_the_elements_of_an_image() -> None:
+    def work(shape: str) -> Work:
+        channels = int(shape.split(",")[1])
+        args: list[object] = [shape, f"4*float32[{channels}]", False, 0.1, 1e-5]
+        return works(op("aten.cudnn_batch_norm.default", args, [shape]), 132)[0]
+
+    small, large = work("float32[8,64,4,4]"), work("float32[8,64,64,64]")
+    assert (small.rule, small.nbytes) == ("cudnn_batch_norm fixed nchw 4", 3200 * 8 * 64)
+    assert large.nbytes == pytest.approx(2 * 4 * 8 * 64 * 4096, rel=0.001)
+    last = work("float32[1,64,64,64]{262144,1,4096,64}")
+    assert (last.rule, last.nbytes) == ("cudnn_batch_norm fixed nhwc 4", 260 * 64 * 4096)
+    many = work("float32[64,64,64,64]{262144,1,4096,64}")
+    assert many.nbytes == pytest.approx(2 * 4 * 64 * 64 * 4096, rel=0.001)
+
+
+def test_rows_take_as_long_as_a_block_of_threads_for_each_comes_and_goes() -> None:
+    def nbytes(rows: int, columns: int) -> int:
+        x, per_row = f"float32[{rows},{columns}]", f"2*float32[{rows},1]"
+        args: list[object] = [x, [columns], f"2*float32[{columns}]", 1e-5]
+        return works(op("aten.native_layer_norm.default", args, [x, per_row]), 132)[0].nbytes
+
+    assert nbytes(100_000, 64) == 5400 * 100_000
+    assert nbytes(4096, 8192) == pytest.approx(2 * 4 * 4096 * 8192, rel=0.001)

@@ -90,7 +90,17 @@ _LAUNCH_NS: dict[Name, tuple[float, float, float]] = {
 """Of a channel that is launched for itself: to begin, which for an image's gradient is as in groups; a pixel of the
 larger image, of which a whole sector of memory is read for one channel (of a weight's gradient one of the smaller); and
 a pixel of the window, for each wave of so many results."""
-_WAVE = 132 * 128
+_PROCESSORS = 132
+_WAVE = _PROCESSORS * 128
+_PLANES: dict[tuple[bool, bool], tuple[float, float, float, float, float, float]] = {
+    (False, False): (1550.0, 5.3, 320.0, 1.7, 7.0, 0.135), (False, True): (1600.0, 2.0, 10.0, 0.25, 4.2, 0.06),
+    (True, False): (4700.0, 3.8, 170.0, 2.1, 90.0, 0.0), (True, True): (3900.0, 2.1, 80.0, 0.8, 0.0, 0.027),
+}  # fmt: skip
+_PLANES_MOVED = 0.1
+"""Of compiled kernels where channels do not come last: a block of threads has one channel of one image, or for a
+weight's gradient of all images, one after the other. By whether it is that, and whether there are two dimensions:
+nanoseconds to begin; such blocks that a processor runs at once; what an image's channel takes, its pixels, those of the
+window, and each of these for each of those. Memory could move the images this often meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +205,8 @@ def times_moved(kernels: Channelwise, windows: Windows) -> float:
     """How often memory could move the images meanwhile."""
     if kernels == "direct":
         return 1.0
+    if _is_by_planes(kernels, windows):
+        return _PLANES_MOVED
     moved = _costs(kernels, windows.name, windows.item_bytes)[1]
     return moved * _parts(windows) if kernels == "banded" and windows.name == "weight" else moved
 
@@ -217,6 +229,8 @@ def channelwise_ns(kernels: Channelwise, windows: Windows, pixels: float, channe
         launch_ns, pixel_ns, tap_ns = _LAUNCH_NS[windows.name]
         area = windows.stride**2 if windows.name == "forward" else 1
         return channels * (launch_ns + pixel_ns * pixels * area + tap_ns * window * ceil(pixels / _WAVE))
+    if _is_by_planes(kernels, windows):
+        return _planes_ns(windows, pixels, channels, window)
     begin_ns, _, result_ns, tap_ns = _costs(kernels, windows.name, windows.item_bytes)
     if kernels == "naive":
         aligned = min(line_alignment(windows), LINE_BYTES) / LINE_BYTES
@@ -228,6 +242,20 @@ def channelwise_ns(kernels: Channelwise, windows: Windows, pixels: float, channe
         return begin_ns + results * (result_ns * windows.stride**2 + tap_ns * window)
     alone_ns = _ALONE_NS * pixels / max(windows.images, 1) if kernels == "channelwise" else 0.0
     return begin_ns + max(results * (result_ns + tap_ns * window), alone_ns)
+
+
+def _is_by_planes(kernels: Channelwise, windows: Windows) -> bool:
+    return kernels == "channelwise" and not windows.is_last
+
+
+def _planes_ns(windows: Windows, pixels: float, channels: float, window: int) -> float:
+    """Waves of blocks, of each of which some images' pixels are the work."""
+    is_weight, images = windows.name == "weight", max(windows.images, 1)
+    begin_ns, at_once, plane_ns, pixel_ns, tap_ns, both_ns = _PLANES[is_weight, len(windows.sides) > 1]
+    own = pixels / images
+    image_ns = plane_ns + pixel_ns * own + tap_ns * window + both_ns * own * window
+    blocks, walked = (channels, images) if is_weight else (channels * images, 1)
+    return begin_ns + max(blocks / (at_once * _PROCESSORS), 1.0) * walked * image_ns
 
 
 def line_alignment(windows: Windows) -> int:

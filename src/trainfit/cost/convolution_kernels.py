@@ -19,6 +19,7 @@ from typing import Literal
 
 from trainfit.cost import convolution_channelwise
 from trainfit.cost.convolution_channelwise import Windows, channelwise_ns
+from trainfit.cost.convolution_direct import Directly, direct_ns
 from trainfit.gpus.hidden.cudnn_kernels import Tiling
 from trainfit.gpus.hidden.cudnn_transforms import Frames
 
@@ -83,11 +84,6 @@ _TURNED_TIMES = 75.0
 """How often memory could move images of which each group's part is copied element by element."""
 _FIRST_CHANNELS, _FIRST_OPERATIONS_PER_NS = 4, 130_000.0
 """Of kernels for first layers, which pad channels."""
-_DIRECT_GROUP_NS = 5500.0
-"""Of an image's gradient by direct kernels of one pixel, which are launched for each group."""
-_TILE, _ROWS, _COLUMNS, _GROUPS_AT_ONCE = (128, 64), 32, 16, {2: 1, 4: 4}
-"""Of direct kernels; to whole rows and columns is padded what shares a sum; groups have kernels of their own, of which
-about so many run at once where each leaves processors idle, by the bytes of a number."""
 _WIDEST_FUSED_GROUP, _NARROWEST_GROUP = 256, 4
 """Groups of as many channels share tiles, with channels padded to a power of two."""
 _WIDENED_TIMES = {2: (10.0, 12.0), 4: (5.0, 6.0)}
@@ -137,6 +133,8 @@ class Pass:
     """Where images are transformed."""
     windows: Windows | None = None
     """Where each channel has one."""
+    engine: int = 0
+    """cuDNN's, where its kernels are direct ones."""
 
 
 def taps_inside(size: int, results: int, window: int, stride: int, padding: int, dilation: int) -> float:
@@ -333,26 +331,10 @@ def _parts(one: Pass, tiles: int, depth: float) -> float:
 
 
 def _direct_ns(one: Pass, pixels: int, first: int, second: int) -> float:
-    """Tiles of the result, as those of products; an image's gradient, and a weight's in float32, fill the processors
-    however many tiles there are."""
-    outputs = first / one.groups
-    if one.name == "input":
-        depth = one.groups * ceil(outputs / _ROWS) * _ROWS * max(one.window / one.stride, 1)
-        begin_ns = _DIRECT_GROUP_NS * one.groups if one.groups > 1 == one.window else 0.0
-        return begin_ns + 2 * pixels * one.spread * second * depth / VECTOR_OPERATIONS_PER_NS
-    if one.name == "forward":
-        tiles, depth = ceil(pixels / _TILE[0]) * ceil(outputs / _TILE[1]), float(second * one.window)
-    elif one.item_bytes == 2:
-        tiles, depth = ceil(outputs / _TILE[1]) * ceil(second * one.window / _TILE[0]), pixels
-    else:
-        padded = one.images * ceil(pixels / one.images / _COLUMNS) * _COLUMNS
-        results = one.groups * ceil(outputs / _ROWS) * _ROWS * ceil(second * one.window / _COLUMNS) * _COLUMNS
-        return 2 * padded * results / VECTOR_OPERATIONS_PER_NS
-    at_once = min(one.groups, _GROUPS_AT_ONCE[one.item_bytes])
-    waves = at_once * tiles / PROCESSORS
-    waves = _PARTIAL_WAVES * max(waves, 1.0) + (1 - _PARTIAL_WAVES) * ceil(waves)
-    rounds = ceil(one.groups / at_once)
-    return rounds * waves * 2 * prod(_TILE) * depth * PROCESSORS / VECTOR_OPERATIONS_PER_NS
+    directly = Directly(
+        one.name, one.engine, one.item_bytes, one.images, one.window, one.spread, one.stride, one.groups
+    )  # fmt: skip
+    return direct_ns(directly, pixels, first / one.groups, second)
 
 
 def _naive_ns(one: Pass, pixels: int, first: int, second: int) -> float:

@@ -39,6 +39,8 @@ _CACHED_BYTES = 32 * 2**20
 _CACHED, _EVICTED_BYTES = 0.7, 48 * 2**20
 """The share of fetching that is saved where threads wait. Other reductions were seen to take longer than cold in steps,
 as if to write a quarter of what they read, of so much at most."""
+_SECTOR_BYTES = 32
+"""What comes from the cache at the least, for an element whose neighbours no thread beside it reads."""
 _KIND_WEIGHT, _FILL_WEIGHT = 3.0, 4.0
 """How far apart, in doublings, two are that read by other vectors, or of which one leaves half its threads idle."""
 
@@ -52,6 +54,7 @@ class _Reduction:
     vector: int
     num_reduced_dims: int
     is_apart: bool  # what threads side by side read is not
+    beside: tuple[tuple[int, int], ...]  # stride and size of what is
     size: int  # bytes of an element
 
 
@@ -76,7 +79,8 @@ def reduction(op: Op, num_sms: int) -> tuple[Work, ...]:
     nbytes = sum(touched_bytes(one) for one in (tensor, *others, *op.outputs))
     kind = _KIND_WEIGHT * (log2(found.vector) + (found.num_reduced_dims > 1 and found.is_along) - found.is_apart)
     coordinates = (*log(nbytes, found.num_results, launch.values), kind, _FILL_WEIGHT * log2(launch.fill))
-    seen = max(nbytes, _LOAD_BYTES * launch.loads) + _STEP_BYTES * launch.steps
+    fetched = 0 if found.is_along else round(_fetched_bytes(found) * tensor.numel)
+    seen = max(nbytes, fetched, _LOAD_BYTES * launch.loads) + _STEP_BYTES * launch.steps
     waits = nbytes < min(_LOAD_BYTES * launch.loads, _CACHED_BYTES)
     cached = _CACHED if waits and not launch.steps else 0.0
     evicted = 0 if waits else min(nbytes, _EVICTED_BYTES) // 4
@@ -109,7 +113,17 @@ def _read(op: Op, tensor: TensorRef, out: TensorRef) -> _Reduction:
     num_results = max(prod(size for _, size in left), 1)
     beside = added if is_along else left
     is_apart = bool(beside) and beside[0][0] != 1
-    return _Reduction(num_results, is_along, vector, len(added), is_apart, item_bytes(tensor.dtype))
+    size = item_bytes(tensor.dtype)
+    return _Reduction(num_results, is_along, vector, len(added), is_apart, tuple(beside), size)
+
+
+def _fetched_bytes(found: _Reduction) -> float:
+    """Per element: whole sectors, which come for each warp."""
+    places = [0]
+    for stride, size in found.beside:
+        places = [place + stride * step for step in range(min(size, _WARP // len(places))) for place in places]
+    sectors = {place * found.size // _SECTOR_BYTES for place in places}
+    return _SECTOR_BYTES * len(sectors) / len(places)
 
 
 def _merged(dims: list[tuple[int, int, int]]) -> list[tuple[int, int]]:

@@ -68,6 +68,8 @@ _ROWS_PER_PROCESSOR = 8
 """Rows at a time that it takes to keep memory busy, a block of threads for each."""
 _ROW_VECTOR = 4
 """Elements that a thread reads at once, if a row has no rest."""
+_ROW_BYTES = 5400
+"""What memory could move while a block of threads comes and goes that has a row: 1.1 ns."""
 
 
 def row_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
@@ -94,7 +96,7 @@ def row_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
 
     def work(rule: str, rows: int, columns: int) -> Work:
         seen = resized(nbytes, (max(rows, _ROWS_PER_PROCESSOR * num_sms), columns), own)
-        return Work(rule, log(rows, columns), 0, "", seen, num_sizes=2)
+        return Work(rule, log(rows, columns), 0, "", max(seen, _ROW_BYTES * rows), num_sizes=2)
 
     return tuple(resizable(partial(work, rule), own, (20, 23)) for rule in dict.fromkeys(rules))
 
@@ -109,7 +111,7 @@ _BLOCKS_PER_PROCESSOR = 4
 """Of the threads that have a channel each: 512 of 2048."""
 
 
-_AGAIN = " again"
+_AGAIN, _FIXED = " again", " fixed "
 _READ_ONCE_KIB = {4: (112, 112), 2: (152, 168), 1: (56, 56)}
 """Of a channel cuDNN keeps so much on a processor, of a norm's input and of its gradient's operands, which are float32,
 pairs of halves or halves one by one; of longer ones everything is read again, by kernels of which one block to a
@@ -176,13 +178,16 @@ def image_norm(op: Op, num_sms: int) -> tuple[Work, ...]:
     if name == "native_batch_norm_backward" and not _is_fixed(op) and not _is_of_one_kind(*inputs[:2]):
         return _norm_in_two(op, nbytes, num_sms)
     if _is_fixed(op):
-        kinds = [f"{name} fixed {order} {item}" for item in (size, 2, 4) for order in dict.fromkeys((layout, "nchw"))]
+        kinds = [f"{name}{_FIXED}{order} {item}" for item in (size, 2, 4) for order in dict.fromkeys((layout, "nchw"))]
         rules = kinds + rules
     if layout == "nhwc":
         return tuple(_last_norm(op, rule, tensor, nbytes, num_sms) for rule in dict.fromkeys(rules))
     own = (channels, batch, pixels)
 
     def work(rule: str, channels: int, batch: int, pixels: int) -> Work:
+        if _FIXED in rule:
+            seen = max(resized(nbytes, (channels, batch, pixels), own), _PLANE_BYTES * channels * batch)
+            return Work(rule, log(channels, batch, pixels), 0, "", seen, num_sizes=3)
         least = 3 * num_sms // 2 if _AGAIN in rule else num_sms
         seen = resized(nbytes, (max(channels, least), batch, pixels), own)
         if _AGAIN in rule and is_backward:
@@ -295,13 +300,21 @@ _NORM_BYTES = {False: (26_000_000, 1_960_000, 13), True: (23_500_000, 710_000, 4
 while an element is counted."""
 
 
+_IMAGE_ELEMENT_BYTES = 260
+"""What memory could move while an element of an image is normalized by given statistics, where cuDNN has few threads
+for each image: 54 ps."""
+
+
 def _last_norm(op: Op, rule: str, tensor: TensorRef, nbytes: int, num_sms: int) -> Work:
     """torch's batch norm of channels that lie side by side: blocks of threads go down the rows, some of each channel's,
-    but one goes through all rows of less than 1793, which takes longer than more would; cuDNN's goes by bytes."""
+    but one goes through all rows of less than 1793, which takes longer than more would; cuDNN's goes by bytes, or where
+    statistics are given by the elements of an image."""
     channels = tensor.shape[1]
     rows = tensor.numel // max(channels, 1)
     coordinates = log(channels, rows)
     base, step, element = _NORM_BYTES["backward" in op.name]
+    if _FIXED in rule and rule.startswith("cudnn"):
+        return Work(rule, coordinates, 0, "", max(nbytes, _IMAGE_ELEMENT_BYTES * tensor.numel // tensor.shape[0]))
     if not rule.startswith("native") or _is_fixed(op):
         if rule.endswith(_ODD):
             elements = rows * ceil(channels / (_LAST_CHANNELS // _LAST_VECTOR)) * _LAST_CHANNELS // _LAST_VECTOR
@@ -392,9 +405,13 @@ def _group_norm(op: Op, rules: list[str], nbytes: int, batch: int, num_sms: int)
     return tuple(resizable(partial(work, rule), own, (17, 22)) for rule in dict.fromkeys(rules))
 
 
+_LENGTH_ELEMENT_BYTES = 4800
+"""What memory could move while a block of threads waits for an element of its length: 1 ns."""
+
+
 def weight_norm(op: Op) -> tuple[Work, ...]:
-    """A block of threads per length of the first dimension; of the last, the time is that of the elements behind one
-    length, one after the other."""
+    """A block of threads per length of the first dimension, which waits where there are few; of the last, the time is
+    that of the elements behind one length, one after the other."""
     tensors = tensors_of(op.args)
     lengths = max(min(tensor.numel for tensor in tensors), 1)
     elements, name = tensors[0].numel // lengths, base_name(op)
@@ -402,7 +419,14 @@ def weight_norm(op: Op) -> tuple[Work, ...]:
         return _by_sizes([name], elements * item_bytes(tensors[0].dtype), elements)
     nbytes, size = total_bytes(tensors) + total_bytes(op.outputs), item_bytes(tensors[0].dtype)
     plain = by_bytes(["pointwise contiguous"], (*log(nbytes, 3 * size), 1.0), nbytes)
-    return (*_by_sizes([f"{name} first {size}", f"{name} first 4"], nbytes, lengths, elements), *plain)
+    own = (lengths, elements)
+
+    def work(rule: str, lengths: int, elements: int) -> Work:
+        seen = max(resized(nbytes, (lengths, elements), own), _LENGTH_ELEMENT_BYTES * elements)
+        return Work(rule, log(lengths, elements), 0, "", seen, num_sizes=2)
+
+    rules = dict.fromkeys((f"{name} first {size}", f"{name} first 4"))
+    return (*(resizable(partial(work, rule), own, _TOPS[:2]) for rule in rules), *plain)
 
 
 def nll_loss(op: Op) -> tuple[Work, ...]:
