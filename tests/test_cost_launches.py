@@ -55,6 +55,9 @@ def test_a_reduction_fetches_whole_sectors_for_elements_that_lie_apart() -> None
     assert (apart.rule, apart.nbytes) == ("sum outer 4", 32 * 2**25)
     beside = summed(["float32[256,8192,16]{131072,16,1}", [0]], "float32[8192,16]")
     assert beside.nbytes == 4 * (2**25 + 2**17)
+    # What a thread adds up next has come with it: 8 rows of 2 elements side by side.
+    rows = summed(["bfloat16[1048576,8,2]", [1]], "bfloat16[1048576,2]")
+    assert rows.nbytes == 2 * (2**24 + 2**21)
     # Two elements side by side share a sector.
     pairs = summed(["bfloat16[256,65536,2]{2097152,32,1}", [0]], "bfloat16[65536,2]")
     assert pairs.nbytes == 16 * 2**25

@@ -25,6 +25,7 @@ from trainfit.cost import (
     samplers,
     stream,
     walks,
+    windows,
 )
 from trainfit.cost.work import Work, argument, base_name, contiguous_stride, log, tensors_of, total_bytes
 from trainfit.records import Op, TensorRef
@@ -45,8 +46,17 @@ _FREE = frozenset(
 
 
 _CONVOLUTIONS = ("convolution", "convolution_backward")
-_OF_ROWS = rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING | {"embedding_dense_backward", "col2im"}
-"""Norms, softmax, scans, windows put together and gradients of lookups copy an operand that does not lie in rows."""
+_OF_ROWS = (
+    rowwise.ROW_NORMS
+    | rowwise.SOFTMAXES
+    | walks.RUNNING
+    | {
+        "embedding_dense_backward",
+        "im2col",
+        "col2im",
+    }
+)
+"""Norms, softmax, scans, windows and gradients of lookups copy an operand that does not lie in rows."""
 _FIRST_OF_ROWS = {"roll", *(f"reflection_pad{dims}d{way}" for dims in (1, 2, 3) for way in ("", "_backward"))}
 """Shifts and margins copy the first of theirs."""
 
@@ -67,7 +77,6 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     for name in ("index_put", "_index_put_impl", "_unsafe_index_put"):
         yield name, lambda op: (*lookups.accumulated(op), *moves.move(op))
     yield "_embedding_bag", moves.embedding_bag
-    yield "im2col", moves.windows
     yield from ((name, rowwise.distance) for name in rowwise.DISTANCES)
     yield from ((name, lookups.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
     yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
@@ -91,6 +100,8 @@ _BY_PROCESSORS: tuple[tuple[Collection[str], Callable[[Op, int], tuple[Work, ...
     (reductions.REDUCTIONS, reductions.reduction),
     (recurrent.RECURRENT, recurrent.recurrent),
     (losses.LOSSES, losses.nll_loss),
+    (("im2col",), windows.taken_apart),
+    (("col2im",), windows.put_together),
 )
 """Rules that must know how many processors share the work."""
 

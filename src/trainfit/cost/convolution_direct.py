@@ -49,10 +49,13 @@ _SCATTERED = {4: _Kernel(32, 64, 3.8, 53.0, 8000.0, 1900.0), 2: _Kernel(32, 64, 
 _ADDED_NS = {4: 6.1e-3, 2: 1.5e-2}
 _MEETING = {4: 0.0, 2: 0.5}
 """An addition takes longer by this power of how many pixels of windows meet at one of the image."""
+_USUAL_ENGINE = 28
 _RESULTS = {
     (70, 4): _Kernel(32, 32, 2.4, 26.0, 3600.0, 440.0, 3), (28, 4): _Kernel(32, 32, 6.7, 77.0, 3000.0, 900.0),
     (28, 2): _Kernel(32, 32, 8.0, 114.0, 3500.0, 850.0), (1, 2): _Kernel(32, 32, 12.0, 133.0, 1500.0, 140.0, 1),
 }  # fmt: skip
+_WIDE, _WIDE_CHANNELS = _Kernel(128, 64, 2.0, 155.0, 3500.0, 850.0), 64
+"""Of the usual engine's results in halves, where groups have so many input and output channels."""
 _SHARED, _SHARED_IMAGE_NS = _Kernel(32, 32, 4.6, 77.0, 11_000.0, 1200.0), 54.0
 _WEIGHTS = {4: _Kernel(32, 32, 4.0, 52.0, 5200.0, 1200.0), 2: _Kernel(128, 64, 2.2, 180.0, 10_000.0, 10_000.0)}
 _SHARING_ENGINE = 20
@@ -78,8 +81,10 @@ class Directly:
 def direct_ns(one: Directly, pixels: float, outputs: float, inputs: int) -> float:
     """Of so many pixels of the smaller images, by the output and input channels of a group."""
     if one.name == "forward":
-        kernel = _RESULTS.get((one.engine, one.item_bytes), _RESULTS[28, one.item_bytes])
-        return _tiles_ns(kernel, one.groups, pixels, outputs, inputs * one.window)
+        kernels = [_RESULTS.get((one.engine, one.item_bytes), _RESULTS[_USUAL_ENGINE, one.item_bytes])]
+        if (one.engine, one.item_bytes) == (_USUAL_ENGINE, 2) and min(outputs, inputs) >= _WIDE_CHANNELS:
+            kernels.append(_WIDE)
+        return min(_tiles_ns(kernel, one.groups, pixels, outputs, inputs * one.window) for kernel in kernels)
     if one.name == "weight":
         return _weight_ns(one, pixels, outputs, inputs * one.window)
     gathered = _GATHERED.get((one.engine, one.item_bytes))

@@ -27,8 +27,8 @@ from trainfit.records import Op, TensorRef
 
 MOVES = frozenset(
     """roll flip repeat index index_select index_put bincount histc nonzero one_hot index_put_impl _index_put_impl
-    unfold_backward unbind_copy split_with_sizes_copy _unsafe_index _unsafe_index_put embedding _local_scalar_dense
-    col2im""".split()
+    unfold_backward unbind_copy split_with_sizes_copy _unsafe_index _unsafe_index_put embedding
+    _local_scalar_dense""".split()
 )
 SCATTERS = frozenset("gather scatter scatter_add scatter_reduce index_add index_copy index_fill".split())
 SAME_MOVE = {
@@ -150,16 +150,6 @@ def _run_bytes(op: Op, out: TensorRef) -> int:
     if base_name(op) == "index_select" and isinstance(indices, int):
         num_behind = rank - 1 - indices % max(rank, 1)
     return prod(out.shape[len(out.shape) - num_behind :]) * item_bytes(out.dtype)
-
-
-def windows(op: Op) -> tuple[Work, ...]:
-    """Windows of images taken apart: a kernel for every image."""
-    image, out = next(op.input_refs()), op.outputs[0]
-    images = max(image.shape[0], 1) if len(image.shape) > 3 else 1
-    nbytes = total_bytes((image, out))
-    window = prod(size for size in _integers(op, 1) if isinstance(size, int))
-    coordinates = log(images, nbytes / images, window)
-    return (Work("im2col", coordinates, 0, "", nbytes, kernels=images),)
 
 
 PLACED = frozenset({"slice_backward", "select_backward", "constant_pad_nd"})

@@ -39,8 +39,9 @@ _CACHED_BYTES = 32 * 2**20
 _CACHED, _EVICTED_BYTES = 0.7, 48 * 2**20
 """The share of fetching that is saved where threads wait. Other reductions were seen to take longer than cold in steps,
 as if to write a quarter of what they read, of so much at most."""
-_SECTOR_BYTES = 32
-"""What comes from the cache at the least, for an element whose neighbours no thread beside it reads."""
+_SECTOR_BYTES, _READ_NEXT = 32, 8
+"""What comes from the cache at the least, for an element whose neighbours no thread beside it reads, nor itself in its
+next steps."""
 _KIND_WEIGHT, _FILL_WEIGHT = 3.0, 4.0
 """How far apart, in doublings, two are that read by other vectors, or of which one leaves half its threads idle."""
 
@@ -55,6 +56,7 @@ class _Reduction:
     num_reduced_dims: int
     is_apart: bool  # what threads side by side read is not
     beside: tuple[tuple[int, int], ...]  # stride and size of what is
+    next: tuple[int, int]  # of what a thread reads one after the other
     size: int  # bytes of an element
 
 
@@ -114,14 +116,17 @@ def _read(op: Op, tensor: TensorRef, out: TensorRef) -> _Reduction:
     beside = added if is_along else left
     is_apart = bool(beside) and beside[0][0] != 1
     size = item_bytes(tensor.dtype)
-    return _Reduction(num_results, is_along, vector, len(added), is_apart, tuple(beside), size)
+    following = added[0] if added else (0, 1)
+    return _Reduction(num_results, is_along, vector, len(added), is_apart, tuple(beside), following, size)
 
 
 def _fetched_bytes(found: _Reduction) -> float:
-    """Per element: whole sectors, which come for each warp."""
+    """Per element: whole sectors, which come for each warp, and are at hand for what its threads read next."""
     places = [0]
     for stride, size in found.beside:
         places = [place + stride * step for step in range(min(size, _WARP // len(places))) for place in places]
+    stride, size = found.next
+    places = [place + stride * step for step in range(min(size, _READ_NEXT)) for place in places]
     sectors = {place * found.size // _SECTOR_BYTES for place in places}
     return _SECTOR_BYTES * len(sectors) / len(places)
 
