@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
+from trainfit.cost.convolution_direct import PROCESSORS
+
 Name = Literal["forward", "input", "weight"]
 Channelwise = Literal["own", "specialized", "channelwise", "banded", "widened", "naive", "direct"]
 CHANNELWISE: tuple[Channelwise, ...] = (
@@ -90,8 +92,7 @@ _LAUNCH_NS: dict[Name, tuple[float, float, float]] = {
 """Of a channel that is launched for itself: to begin, which for an image's gradient is as in groups; a pixel of the
 larger image, of which a whole sector of memory is read for one channel (of a weight's gradient one of the smaller); and
 a pixel of the window, for each wave of so many results."""
-_PROCESSORS = 132
-_WAVE = _PROCESSORS * 128
+_WAVE = PROCESSORS * 128
 _PLANES: dict[tuple[bool, bool], tuple[float, float, float, float, float, float]] = {
     (False, False): (1550.0, 5.3, 320.0, 1.7, 7.0, 0.135), (False, True): (1600.0, 2.0, 10.0, 0.25, 4.2, 0.06),
     (True, False): (4700.0, 3.8, 170.0, 2.1, 90.0, 0.0), (True, True): (3900.0, 2.1, 80.0, 0.8, 0.0, 0.027),
@@ -255,7 +256,7 @@ def _planes_ns(windows: Windows, pixels: float, channels: float, window: int) ->
     own = pixels / images
     image_ns = plane_ns + pixel_ns * own + tap_ns * window + both_ns * own * window
     blocks, walked = (channels, images) if is_weight else (channels * images, 1)
-    return begin_ns + max(blocks / (at_once * _PROCESSORS), 1.0) * walked * image_ns
+    return begin_ns + max(blocks / (at_once * PROCESSORS), 1.0) * walked * image_ns
 
 
 def line_alignment(windows: Windows) -> int:

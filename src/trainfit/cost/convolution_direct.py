@@ -22,7 +22,8 @@ from typing import Literal
 
 Name = Literal["forward", "input", "weight"]
 
-_PROCESSORS = 132
+PROCESSORS = 132
+"""Of the GPU that was measured."""
 _STEP = 8
 """Terms of a sum that are loaded together."""
 
@@ -101,7 +102,7 @@ def _weight_ns(one: Directly, pixels: float, outputs: float, columns: int) -> fl
     if one.engine == _SHARING_ENGINE:
         along = one.images * ceil(pixels / one.images / _STEP) * _STEP
         tiles = one.groups * ceil(outputs / _SHARED.rows) * ceil(columns / _SHARED.columns)
-        shared_ns = tiles * along * _SHARED.term_ns / (_SHARED.at_once * _PROCESSORS)
+        shared_ns = tiles * along * _SHARED.term_ns / (_SHARED.at_once * PROCESSORS)
         return _begin_ns(_SHARED, one.groups) + max(shared_ns, _SHARED_IMAGE_NS * one.images)
     written_ns = _WEIGHT_NS[one.item_bytes] * one.groups * outputs * columns
     return _tiles_ns(_WEIGHTS[one.item_bytes], one.groups, outputs, columns, pixels) + written_ns
@@ -110,7 +111,7 @@ def _weight_ns(one: Directly, pixels: float, outputs: float, columns: int) -> fl
 def _tiles_ns(kernel: _Kernel, groups: int, rows: float, columns: float, terms: float) -> float:
     """Waves of tiles, no fewer than groups that run at once."""
     tiles = groups * ceil(rows / kernel.rows) * ceil(columns / kernel.columns)
-    waves = max(tiles / (kernel.at_once * _PROCESSORS), groups / min(groups, kernel.streams))
+    waves = max(tiles / (kernel.at_once * PROCESSORS), groups / min(groups, kernel.streams))
     return _begin_ns(kernel, groups) + waves * ceil(terms / _STEP) * _STEP * kernel.term_ns
 
 

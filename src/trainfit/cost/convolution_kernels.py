@@ -19,7 +19,7 @@ from typing import Literal
 
 from trainfit.cost import convolution_channelwise
 from trainfit.cost.convolution_channelwise import Windows, channelwise_ns
-from trainfit.cost.convolution_direct import Directly, direct_ns
+from trainfit.cost.convolution_direct import PROCESSORS, Directly, direct_ns
 from trainfit.gpus.hidden.cudnn_kernels import Tiling
 from trainfit.gpus.hidden.cudnn_transforms import Frames
 
@@ -32,7 +32,6 @@ Kernels = Literal[
 per channel torch's own and those of `convolution_channelwise`."""
 TILED = ("fused", "singly", "loose")
 
-PROCESSORS = 132
 HOPPER, AMPERE, TURING = 90, 80, 75
 """Ten times the compute capability."""
 _OPERATIONS_PER_NS = {2: 989_500.0, 4: 494_500.0}

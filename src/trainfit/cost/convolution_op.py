@@ -18,10 +18,10 @@ from trainfit.cost.convolution_channelwise import (
     likely_kernels,
     line_alignment,
 )
+from trainfit.cost.convolution_direct import PROCESSORS
 from trainfit.cost.convolution_kernels import (
     AMPERE,
     HOPPER,
-    PROCESSORS,
     TILED,
     TURING,
     Kernels,
