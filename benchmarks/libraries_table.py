@@ -31,11 +31,11 @@ predicted by the shipped profile after these rows were measured, no blind test; 
 """
 LAST = """What was left of timm, and single families of vit_pytorch, monai, segmentation_models_pytorch and
 transformers. Code, profile and draw were committed; then one command predicted them without a GPU and
-measured them, so the predictions follow from that commit, but were not committed apart. Why four are beyond 8% of GPU
-busy, by a later look at their ops, one by one:
+measured them, so the predictions follow from that commit, but were not committed apart. What is off in the four that
+are beyond 8% of GPU busy, by a later look at their ops, one by one (ops_looked_at_h200.md):
 
 - pit_xs (-28%): one op, the weight's gradient of 192 channels with two filters each, which cuDNN's
-  wgrad_alg1_engine_NHWC launches 192 times: 82 ms of kernels that overlap, priced at 48; its step takes 55 ms.
+  wgrad_alg1_engine_NHWC launches 192 times: 82 ms of kernels that overlap, priced at 49; its step takes 55 ms.
 - re_attention (-17%): sums over what lies far apart, of which whole sectors of memory are fetched. Mended: -4%.
 - token_to_token (-11%): kernels of cuBLAS for products at odd addresses take half of its time; two bmm of 147 columns
   take 755 us and are priced at 471. And col2im took twice what it was priced at (volo's, too): mended.

@@ -46,16 +46,8 @@ _FREE = frozenset(
 
 
 _CONVOLUTIONS = ("convolution", "convolution_backward")
-_OF_ROWS = (
-    rowwise.ROW_NORMS
-    | rowwise.SOFTMAXES
-    | walks.RUNNING
-    | {
-        "embedding_dense_backward",
-        "im2col",
-        "col2im",
-    }
-)
+_PIECES = {"embedding_dense_backward", "im2col", "col2im"}
+_OF_ROWS = rowwise.ROW_NORMS | rowwise.SOFTMAXES | walks.RUNNING | _PIECES
 """Norms, softmax, scans, windows and gradients of lookups copy an operand that does not lie in rows."""
 _FIRST_OF_ROWS = {"roll", *(f"reflection_pad{dims}d{way}" for dims in (1, 2, 3) for way in ("", "_backward"))}
 """Shifts and margins copy the first of theirs."""

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Literal
 
-from trainfit.cost.convolution_direct import PROCESSORS
+from trainfit.cost.convolution_direct import PROCESSORS, Name
 
-Name = Literal["forward", "input", "weight"]
 Channelwise = Literal["own", "specialized", "channelwise", "banded", "widened", "naive", "direct"]
 CHANNELWISE: tuple[Channelwise, ...] = (
     "specialized", "channelwise", "naive", "widened", "banded", "direct", "own",
@@ -93,15 +92,31 @@ _LAUNCH_NS: dict[Name, tuple[float, float, float]] = {
 larger image, of which a whole sector of memory is read for one channel (of a weight's gradient one of the smaller); and
 a pixel of the window, for each wave of so many results."""
 _WAVE = PROCESSORS * 128
-_PLANES: dict[tuple[bool, bool], tuple[float, float, float, float, float, float]] = {
-    (False, False): (1550.0, 5.3, 320.0, 1.7, 7.0, 0.135), (False, True): (1600.0, 2.0, 10.0, 0.25, 4.2, 0.06),
-    (True, False): (4700.0, 3.8, 170.0, 2.1, 90.0, 0.0), (True, True): (3900.0, 2.1, 80.0, 0.8, 0.0, 0.027),
-}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Planes:
+    """Compiled kernels where channels do not come last: a block of threads has one channel of one image, or for a
+    weight's gradient of all images, one after the other. What it takes to begin; how many blocks a processor runs at
+    once; and what an image's channel takes, each of its pixels, each of the window's, and each pair of these."""
+
+    begin_ns: float
+    at_once: float
+    image_ns: float
+    pixel_ns: float
+    tap_ns: float
+    pair_ns: float
+
+
+_PLANES = {
+    ("image", 1): _Planes(1550.0, 5.3, 320.0, 1.7, 7.0, 0.135),
+    ("image", 2): _Planes(1600.0, 2.0, 10.0, 0.25, 4.2, 0.06),
+    ("weight", 1): _Planes(4700.0, 3.8, 170.0, 2.1, 90.0, 0.0),
+    ("weight", 2): _Planes(3900.0, 2.1, 80.0, 0.8, 0.0, 0.027),
+}
+"""By what is computed, images or weights' gradients, and the dimensions of the window; three are taken for two."""
 _PLANES_MOVED = 0.1
-"""Of compiled kernels where channels do not come last: a block of threads has one channel of one image, or for a
-weight's gradient of all images, one after the other. By whether it is that, and whether there are two dimensions:
-nanoseconds to begin; such blocks that a processor runs at once; what an image's channel takes, its pixels, those of the
-window, and each of these for each of those. Memory could move the images this often meanwhile."""
+"""Memory could move the images this often meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,11 +267,11 @@ def _is_by_planes(kernels: Channelwise, windows: Windows) -> bool:
 def _planes_ns(windows: Windows, pixels: float, channels: float, window: int) -> float:
     """Waves of blocks, of each of which some images' pixels are the work."""
     is_weight, images = windows.name == "weight", max(windows.images, 1)
-    begin_ns, at_once, plane_ns, pixel_ns, tap_ns, both_ns = _PLANES[is_weight, len(windows.sides) > 1]
+    planes = _PLANES["weight" if is_weight else "image", min(len(windows.sides), 2)]
     own = pixels / images
-    image_ns = plane_ns + pixel_ns * own + tap_ns * window + both_ns * own * window
+    image_ns = planes.image_ns + planes.pixel_ns * own + planes.tap_ns * window + planes.pair_ns * own * window
     blocks, walked = (channels, images) if is_weight else (channels * images, 1)
-    return begin_ns + max(blocks / (at_once * PROCESSORS), 1.0) * walked * image_ns
+    return planes.begin_ns + max(blocks / (planes.at_once * PROCESSORS), 1.0) * walked * image_ns
 
 
 def line_alignment(windows: Windows) -> int:

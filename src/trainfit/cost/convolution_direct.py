@@ -11,7 +11,7 @@ take as long as 32. cuDNN's engine says what is multiplied with what:
 * a weight's gradient is (output channels) x (input channels and the window), and sums go along all pixels; engine 20
   shares them among all processors and goes from image to image, the other one does not.
 
-Groups have kernels of their own, some of which run at once. Constants were fitted to 800 passes of the H200.
+Groups have kernels of their own, some of which run at once. Constants were fitted to passes that were timed.
 """
 
 from __future__ import annotations

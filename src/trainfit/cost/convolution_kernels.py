@@ -19,11 +19,10 @@ from typing import Literal
 
 from trainfit.cost import convolution_channelwise
 from trainfit.cost.convolution_channelwise import Windows, channelwise_ns
-from trainfit.cost.convolution_direct import PROCESSORS, Directly, direct_ns
+from trainfit.cost.convolution_direct import PROCESSORS, Directly, Name, direct_ns
 from trainfit.gpus.hidden.cudnn_kernels import Tiling
 from trainfit.gpus.hidden.cudnn_transforms import Frames
 
-Name = Literal["forward", "input", "weight"]
 Kernels = Literal[
     "fused", "singly", "first", "loose", "direct", "naive", "product", "fourier", "winograd",
     "own", "specialized", "channelwise", "banded", "widened",

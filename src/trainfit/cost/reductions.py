@@ -56,7 +56,7 @@ class _Reduction:
     num_reduced_dims: int
     is_apart: bool  # what threads side by side read is not
     beside: tuple[tuple[int, int], ...]  # stride and size of what is
-    next: tuple[int, int]  # of what a thread reads one after the other
+    following: tuple[int, int]  # stride and size of what a thread reads one after the other
     size: int  # bytes of an element
 
 
@@ -125,7 +125,7 @@ def _fetched_bytes(found: _Reduction) -> float:
     places = [0]
     for stride, size in found.beside:
         places = [place + stride * step for step in range(min(size, _WARP // len(places))) for place in places]
-    stride, size = found.next
+    stride, size = found.following
     places = [place + stride * step for step in range(min(size, _READ_NEXT)) for place in places]
     sectors = {place * found.size // _SECTOR_BYTES for place in places}
     return _SECTOR_BYTES * len(sectors) / len(places)
