@@ -59,6 +59,7 @@ def predicted_times(trace: Trace, gpu: Gpu, profile: Profile | None = None) -> d
     by_profile, by_datasheet = (time_step(trace, pricing) for pricing in pricings)
     return {
         "busy_ms": by_profile.gpu_busy_ms,
+        "busy_range_ms": by_profile.gpu_busy_range_ms,
         "datasheet_ms": by_datasheet.gpu_busy_ms,
         "step_ms": by_profile.step_ms,
         "range_ms": by_profile.range_ms,

@@ -156,8 +156,8 @@ def test_json_is_all_that_is_on_stdout_whatever_the_target_prints(capsys: pytest
     assert sum(record["breakdown_bytes"].values()) == record["peak_allocated_bytes"]
     assert set(record) == set(
         "gpu torch allocator fits budget_bytes peak_allocated_bytes peak_reserved_bytes peak_at breakdown_bytes "
-        "num_parameters trace_seconds not_modelled step_time_ms step_time_range_ms phase_time_ms gpu_busy_ms host_ms "
-        "parallelism communication_ms exposed_communication_ms communication_source "
+        "num_parameters trace_seconds not_modelled step_time_ms step_time_range_ms phase_time_ms gpu_busy_ms "
+        "gpu_busy_range_ms host_ms parallelism communication_ms exposed_communication_ms communication_source "
         "launch_bound launch_bound_sure mfu time_source roofline_share samples_per_second tokens_per_second top_ops "
         "top_modules".split()
     )

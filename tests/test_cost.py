@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 
@@ -11,12 +12,22 @@ import numpy as np
 import pytest
 
 from priced_ops import H200, KNOWN_NS, SIMPLE_GPU, TIMINGS, WEIGHTS, add, mm, ns_of, op, profile_of
-from trainfit.cost import datasheet_pricing, load_profile, price_ops, pricing_for, unpriced
+from trainfit.cost import (
+    COLLECTIVE,
+    OpCost,
+    datasheet_pricing,
+    kernels_off,
+    load_profile,
+    price_ops,
+    pricing_for,
+    unpriced,
+)
 from trainfit.cost.classify import works
 from trainfit.cost.described import read_op
 from trainfit.cost.host import WEIGHED
 from trainfit.cost.host_fit import reduce_host
 from trainfit.cost.interpolate import Table, _nearest
+from trainfit.cost.lines import Lines
 from trainfit.cost.profile import profile_json, write_profile
 from trainfit.cost.reduce import never_falling, reduce_samples
 from trainfit.errors import BadProfile
@@ -202,6 +213,37 @@ def test_a_ratio_stays_between_its_neighbours_beyond_what_was_measured() -> None
     points = tuple(((float(place),), 2.0**place) for place in range(4))
     assert Table(points).ratio((9.0,)) == pytest.approx(8.0)
     assert Table(points).ratio((-9.0,)) == pytest.approx(1.0)
+
+
+def test_a_ratio_is_in_doubt_where_neighbours_disagree_and_where_they_are_far() -> None:
+    alike = Table((((10.0,), 2.0), ((12.0,), 2.0)))
+    assert alike.doubt((10.0,)) == pytest.approx(0.01)
+    assert alike.doubt((11.0,)) == pytest.approx(0.01 + 0.03)
+    assert alike.doubt((40.0,)) == pytest.approx(0.01 + 4 * 0.03)  # 28 doublings count as 4
+    unlike = Table((((10.0,), 1.0), ((12.0,), 4.0)))  # half way their logarithms lie log(2) from the mean
+    assert unlike.doubt((11.0,)) == pytest.approx(0.01 + 0.37 * math.log(2) + 0.03)
+
+
+def test_a_line_is_in_doubt_where_another_one_disagrees() -> None:
+    lines = Lines.of([(12.0, 0.0, 4000), (12.0, 1.0, 8000)], SIMPLE_GPU)
+    assert lines.doubt((12.0, 0.5)) == pytest.approx(0.03 + math.log(2) / 2)
+    assert lines.doubt((12.0, 0.0)) == pytest.approx(0.03, abs=0.005)
+
+
+def test_kernels_of_one_rule_are_off_together_and_those_of_others_are_not() -> None:
+    def cost(rule: str, doubt_ns: int) -> OpCost:
+        return OpCost(500, rule, 0.0, 1, doubt_ns)
+
+    assert kernels_off([cost("mm", 30), cost("mm", 40)]) == pytest.approx(2.3 * 70 / 1000)
+    assert kernels_off([cost("mm", 30), cost("add", 40)]) == pytest.approx(2.3 * 50 / 1000)
+    assert kernels_off([cost("mm", 50), OpCost(9000, COLLECTIVE, 0.0, 1)]) == pytest.approx(2.3 * 50 / 500)
+    assert kernels_off([]) == 0.0
+
+
+def test_what_nobody_measured_is_off_by_half_and_what_an_op_copies_has_its_own_doubt() -> None:
+    profile = profile_of({"pointwise contiguous": [((0.0, 0.0, 1.0), 2.0)]})
+    (unknown,) = price_ops([op("mylib.magic.default", ["float32[100]"], ["float32[100]"])], H200, profile)
+    assert (unknown.time_ns, unknown.doubt_ns) == (3600, 1800)
 
 
 def test_a_point_slower_than_its_neighbours_suggest_takes_their_ratio() -> None:

@@ -6,6 +6,7 @@ This file composes the stages and adds up what they found: by phase, by op, by m
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from trainfit.cost import (
     further_times_ns,
     issue_times_ns,
     kernels_in_turn,
+    kernels_off,
     price_with,
     unpriced,
 )
@@ -28,9 +30,9 @@ from trainfit.simulate import simulate_time
 LAUNCH_BOUND_IDLE = 0.15
 """A step is launch-bound when the GPU waits for the CPU for more than this share of it."""
 TOP = 10
-_KERNELS_OFF = {"profile": 0.12, "datasheet": 0.2}
-"""How far kernels' times may be off, as a share: of models that no price was made with, about nine in ten were within
-it. How far the host's may be off is part of its costs."""
+_DATASHEET_OFF = 0.2
+"""How far kernels' times may be off on a GPU that nobody measured, as a share, beside what prices are off on the one
+that was. How far the host's may be off is part of its costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class TimeEstimate:
     """By what was running; sums to `step_ms`."""
     gpu_busy_ms: float
     """The sum of the kernels' times, collectives left out."""
+    gpu_busy_range_ms: tuple[float, float]
+    """Nine in ten are inside: narrow where ops like the step's were measured, wide where none were."""
     host_ms: float
     """What the CPU takes to issue the step."""
     launch_bound: bool
@@ -97,6 +101,7 @@ class TimeEstimate:
             "step_time_range_ms": [round(value, 3) for value in self.range_ms],
             "phase_time_ms": {phase: round(value, 3) for phase, value in self.phase_ms.items()},
             "gpu_busy_ms": round(self.gpu_busy_ms, 3),
+            "gpu_busy_range_ms": [round(value, 3) for value in self.gpu_busy_range_ms],
             "communication_ms": round(self.communication_ms, 3),
             "exposed_communication_ms": round(self.exposed_communication_ms, 3),
             "communication_source": self.communication_source,
@@ -123,7 +128,9 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
     exposed_ns = step_ns - step.play(silent_ns).step_ns if communication_ns else 0
     source: Literal["profile", "datasheet"] = "profile" if pricing.is_measured else "datasheet"
     launch_bound = _is_launch_bound(step_ns - exposed_ns - busy_ns, step_ns)
-    ends = _ends_ns(step, pricing.profile.host, _KERNELS_OFF[source])
+    off = kernels_off(costs) if pricing.is_measured else math.hypot(kernels_off(costs), _DATASHEET_OFF)
+    ends = _ends_ns(step, pricing.profile.host, off)
+    gpu_busy_ms = sum(cost.kernel_ns for cost in costs if not cost.is_collective) / 1e6
     arithmetic_ns = sum(
         cost.arithmetic_ns for op, cost in zip(ops, costs, strict=True) if op.phase is not Phase.RECOMPUTE
     )
@@ -132,7 +139,8 @@ def time_step(trace: Trace, pricing: Pricing) -> TimeEstimate:
         step_ms=step_ns / 1e6,
         range_ms=(ends[0][0] / 1e6, ends[1][0] / 1e6),
         phase_ms=phase_ms | {phase.value: elapsed_ns / 1e6 for phase, elapsed_ns in played.phase_ns},
-        gpu_busy_ms=sum(cost.kernel_ns for cost in costs if not cost.is_collective) / 1e6,
+        gpu_busy_ms=gpu_busy_ms,
+        gpu_busy_range_ms=(gpu_busy_ms / (1 + off), gpu_busy_ms * (1 + off)),
         host_ms=played.host_ns / 1e6,
         launch_bound=launch_bound,
         launch_bound_sure=all(
@@ -160,7 +168,7 @@ def _is_launch_bound(waiting_ns: int, step_ns: int) -> bool:
     return waiting_ns > LAUNCH_BOUND_IDLE * step_ns
 
 
-def _ends_ns(step: SteadyStep, host: HostCosts, kernels_off: float) -> tuple[tuple[int, int], tuple[int, int]]:
+def _ends_ns(step: SteadyStep, host: HostCosts, off: float) -> tuple[tuple[int, int], tuple[int, int]]:
     """The step, and how long the GPU is busy in it, on the host at its fastest with kernels as fast as they may be, and
     on the slowest with the slowest."""
 
@@ -169,7 +177,7 @@ def _ends_ns(step: SteadyStep, host: HostCosts, kernels_off: float) -> tuple[tup
         busy_ns = sum(time_ns for cost, time_ns in zip(step.costs, times_ns, strict=True) if not cost.is_collective)
         return step.play(times_ns, host_percent).step_ns, busy_ns
 
-    return played_ns(host.fast_percent, 1 - kernels_off), played_ns(host.slow_percent, 1 + kernels_off)
+    return played_ns(host.fast_percent, 1 / (1 + off)), played_ns(host.slow_percent, 1 + off)
 
 
 def _communication_source(costs: Iterable[OpCost]) -> Literal["profile", "links"] | None:

@@ -257,6 +257,7 @@ def timed(page: view.Page) -> TimeEstimate:
     last = page.times[-1]
     return TimeEstimate(
         step_ms=last.step_ms, range_ms=(1.0, 2.0), phase_ms=dict(last.phase_ms), gpu_busy_ms=last.gpu_busy_ms,
-        host_ms=1.0, launch_bound=False, launch_bound_sure=True, mfu=0.5, source="profile", roofline_share=0.0,
+        gpu_busy_range_ms=(0.5, 1.5), host_ms=1.0, launch_bound=False, launch_bound_sure=True, mfu=0.5,
+        source="profile", roofline_share=0.0,
         top_ops=last.top_ops, top_modules=(), op_ends_ns=(),
     )  # fmt: skip

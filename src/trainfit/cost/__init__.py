@@ -3,7 +3,16 @@
 from trainfit.cost.collectives import COLLECTIVE, MEASURED_COLLECTIVE
 from trainfit.cost.host import HostCosts, further_times_ns, issue_times_ns, kernels_in_turn
 from trainfit.cost.network import Network, network_of
-from trainfit.cost.price import OpCost, Pricing, datasheet_pricing, price_ops, price_with, pricing_for, unpriced
+from trainfit.cost.price import (
+    OpCost,
+    Pricing,
+    datasheet_pricing,
+    kernels_off,
+    price_ops,
+    price_with,
+    pricing_for,
+    unpriced,
+)
 from trainfit.cost.profile import Profile, load_profile
 
 __all__ = [
@@ -18,6 +27,7 @@ __all__ = [
     "further_times_ns",
     "issue_times_ns",
     "kernels_in_turn",
+    "kernels_off",
     "load_profile",
     "network_of",
     "price_ops",

@@ -3,7 +3,8 @@
 In: points (coordinates, ratio of measured to ideal time). Out: the ratio at coordinates: the measured one where it was
 measured, otherwise that of a plane through the logarithms of the nearest measurements, the nearest counting most.
 Coordinates are log2 of sizes, so a distance of 1 is a factor of 2, and a plane is a power law. Slopes are held back, so
-that few points make none, and the ratio stays between the smallest and the largest of the nearest few.
+that few points make none, and the ratio stays between the smallest and the largest of the nearest few. `doubt` says how
+far off it is likely to be.
 
 How many neighbours, which weights and how much slopes are held back were chosen by leaving each of the H200's samples
 out and predicting it from the others: the median error was 4.5%, 6.2% without slopes; it is 4.9% of the 19,700 of now.
@@ -28,6 +29,12 @@ _POWER = 1.5  # of the squared distance
 _SAME = 1e-4
 _TIE = 1e-9
 """Squared distances that differ by less, which is far more than rounding, are equal."""
+_CLOSE = 0.1
+"""Squared distances below this count as this when neighbours are asked how far they agree."""
+_DOUBT, _DOUBT_OF_SPREAD, _DOUBT_PER_DOUBLING, _FAR = 0.01, 0.37, 0.03, 4.0
+"""How far off a ratio is on average: this even where all neighbours agree, a share of how much they disagree, and more
+with each doubling up to the nearest, of which no more than a few count. Least squares on 7,300 samples of nets' ops
+that the H200's profile does not contain (benchmarks/doubt.py)."""
 _ROUNDED = 0.01
 """By how much a point's coordinates may be off: they are rounded when they are written."""
 
@@ -80,6 +87,14 @@ class Table:
         at = np.array([coordinates], dtype=np.float64)
         near, distances = _nearest(self._distances(at), SMOOTH_NEIGHBOURS)
         return float(np.exp(self._on_planes(at, near, 1 / (1 + distances)))[0])
+
+    def doubt(self, coordinates: tuple[float, ...]) -> float:
+        """How far off the ratio is on average, as a share: less where neighbours agree and are near."""
+        near, distances = _nearest(self._distances(np.array([coordinates], dtype=np.float64)), self._neighbours)
+        logs, weights = self._logs[near[0]], 1 / np.maximum(distances[0], _CLOSE)
+        spread = np.sqrt(np.average((logs - np.average(logs, weights=weights)) ** 2, weights=weights))
+        doublings = min(float(np.sqrt(distances[0, 0])), _FAR)
+        return float(_DOUBT + _DOUBT_OF_SPREAD * spread + _DOUBT_PER_DOUBLING * doublings)
 
     def bounded(self, coordinates: tuple[float, ...], time_ns: float, num_sizes: int, num_alike: int) -> float:
         """No less than what was smaller in every size took, and no more than what was larger.

@@ -109,7 +109,8 @@ def _time_facts(time: TimeEstimate) -> Table:
     phases = ", ".join(f"{phase} {value:.1f} ms" for phase, value in time.phase_ms.items() if value >= 0.05)
     if phases:
         table.add_row("phases", phases)
-    table.add_row("GPU busy", f"{time.gpu_busy_ms:.1f} ms, MFU {100 * time.mfu:.1f}%")
+    low, high = time.gpu_busy_range_ms
+    table.add_row("GPU busy", f"{time.gpu_busy_ms:.1f} ms ({low:.1f} to {high:.1f}), MFU {100 * time.mfu:.1f}%")
     if time.communication_ms:
         exposed = f"{time.exposed_communication_ms:.1f} ms of them exposed"
         source = ", as the profile measured" if time.communication_source == "profile" else ""
