@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from zoo_libraries import Trained, Written, stand_ins
 from zoo_survey_nets import WITH_FP32_WEIGHTS, Net, below, floats
 
-with stand_ins("scipy", "scipy.optimize"):
+with stand_ins("scipy", "scipy.optimize", "accelerate"):
     from denoising_diffusion_pytorch import GaussianDiffusion1D, Unet1D
     from denoising_diffusion_pytorch.karras_unet import KarrasUnet
     from denoising_diffusion_pytorch.karras_unet_1d import KarrasUnet1D

@@ -257,6 +257,19 @@ def test_workspaces_of_convolutions_are_mostly_known(
             (OUTPUT, OUTPUT, OUTPUT, 93_585_920, OUTPUT),
             id="an LSTM's workspace comes before what it keeps",
         ),
+        pytest.param(
+            "aten._cudnn_rnn.default",
+            "f32[128,32,512]{512,65536,1}, (f32[4]), 4, None, f32[2,32,512], f32[2,32,512], "
+            "2, 512, 0, 2, False, 0.2, True, False, (), None",
+            (8 * MIB, OUTPUT, OUTPUT, OUTPUT, 93_585_920, OUTPUT),
+            id="an LSTM copies sequences that do not lie step by step",
+        ),
+        pytest.param(
+            "aten.logsumexp.default",
+            "f32[4096,32000], (-1)",
+            (16_384, 16_384, 4096, -4096, -16_384, 524_288_000, OUTPUT),
+            id="the sum of exponentials is formed beside its terms",
+        ),
     ],
 )
 def test_steps_of_one_op(name: str, inputs: str, steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.tensors import Rule, integers, item_bytes, nbytes, round_up, tensor_argument
+from trainfit.gpus.hidden.tensors import Rule, has_strides, integers, item_bytes, nbytes, round_up, tensor_argument
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, TensorRef
 
 _LSTM, _GRU = 2, 3  # cuDNN's modes
@@ -134,8 +134,9 @@ def _read(op: Op, first: int) -> _Network:
 
 
 def _input_copies(x: TensorRef, is_batch_first: bool) -> tuple[int, ...]:
-    """cuDNN reads time first."""
-    return (nbytes(x),) if is_batch_first else ()
+    """cuDNN reads time first, each step's sequences one after the other."""
+    in_time = (1, 0, *range(2, len(x.shape))) if is_batch_first else range(len(x.shape))
+    return () if has_strides(x, in_time) else (nbytes(x),)
 
 
 def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:

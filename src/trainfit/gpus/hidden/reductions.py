@@ -18,13 +18,15 @@ from trainfit.gpus.hidden.tensors import (
     accumulator_bytes,
     argument,
     ceil_div,
+    freed,
     integers,
     item_bytes,
     last_pow2,
+    nbytes,
     product,
     tensor_argument,
 )
-from trainfit.records import Op, TensorRef
+from trainfit.records import OUTPUT, Op, TensorRef
 
 _MAX_THREADS = 512
 _VECTOR = 4
@@ -138,7 +140,18 @@ def _whole(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return staging(tensor_argument(op, 0), (), gpu)
 
 
+def _logsumexp(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Each row's largest number, which of them are infinite, and all numbers without it, which are summed
+    (ReduceOps.cpp; only the large one is confirmed, by the peak of a recorded model)."""
+    tensor, dims = tensor_argument(op, 0), integers(op.args[1])
+    sums = staging(tensor, dims, gpu)
+    num_rows = tensor.numel // product([tensor.shape[dim] for dim in dims])
+    largest, is_infinite = num_rows * item_bytes(tensor.dtype), (num_rows * item_bytes(tensor.dtype), num_rows)
+    return (largest, *sums, *freed(sums), *is_infinite, *freed(is_infinite), nbytes(tensor), OUTPUT, *sums)
+
+
 RULES: dict[str, Rule] = {
+    "aten.logsumexp.default": _logsumexp,
     "aten.sum.default": _sum,
     "aten.sum.dim_IntList": _sum,
     "aten.mean.default": _whole,
