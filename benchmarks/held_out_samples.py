@@ -12,6 +12,7 @@ were drawn.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import statistics
 from collections import defaultdict
@@ -29,6 +30,7 @@ from trainfit.records import Phase
 
 SHIPPED = Path(__file__).parent / "results" / "h200.json.partial.gz"
 OF_NETS = ("ops of nets", "filters of nets", "filters of libraries", "pools of nets", "recurrents of nets")
+DOUBTS = (0.01, 0.03, 0.04, 0.06, 0.08, 0.12, 0.2, 0.6)
 SHORTEST_NS, LARGEST_ERROR, WORST_RULES = 3000, 2.0, 25
 GPU = find_gpu("h200")
 
@@ -38,6 +40,8 @@ class Compared(NamedTuple):
     is_convolution: bool
     rule: str
     error: float
+    doubt: float
+    """How far off it is said to be on average."""
     weight: float
 
 
@@ -60,7 +64,8 @@ def compared(chosen: Sequence[tuple[str, Sample]]) -> list[Compared]:
         if measured_ns > SHORTEST_NS:
             error = cost.kernel_ns / measured_ns - 1
             is_convolution = "convolution" in sample["op"]
-            found.append(Compared(group in OF_NETS, is_convolution, cost.rule, error, math.sqrt(measured_ns)))
+            doubt, weight = cost.doubt_ns / max(cost.time_ns, 1), math.sqrt(measured_ns)
+            found.append(Compared(group in OF_NETS, is_convolution, cost.rule, error, doubt, weight))
     return found
 
 
@@ -84,6 +89,11 @@ def table(found: Sequence[Compared]) -> Iterator[str]:
     ):
         median = statistics.median(abs(one.error) for one in chosen)
         yield f"| {name} | {len(chosen)} | {median:.1%} | {mean_error(chosen):.2%} |"
+    yield "\nOps of nets by how far off they are said to be on average; no error counts more than twice:\n"
+    yield "| said | samples | mean error | median error |\n|---|---|---|---|"
+    for low, high in itertools.pairwise(DOUBTS):
+        near = [min(abs(one.error), LARGEST_ERROR) for one in of_nets if low <= one.doubt < high]
+        yield f"| {low:.0%} to {high:.0%} | {len(near)} | {statistics.mean(near):.1%} | {statistics.median(near):.1%} |"
     yield "\nRules of nets' ops by what they add to the mean error:\n"
     yield "| rule | samples | adds | median error | bias |\n|---|---|---|---|---|"
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -278,6 +279,15 @@ def summary(jobs: Sequence[Job], predicted: Rows, measured: Rows, own_host: Rows
     ):
         if chosen and rows:
             yield counted(what, chosen, [rows[job][kind] / measured[job][truth] - 1 for job in chosen], limit)
+    stated = [job for job in jobs if "busy_range_ms" in predicted[job]]
+    if stated:
+        ranges = [predicted[job]["busy_range_ms"] for job in stated]
+        near = sum(low <= measured[job]["kernels_ms"] <= high for job, (low, high) in zip(stated, ranges, strict=True))
+        wide = statistics.median(math.sqrt(high / low) - 1 for low, high in ranges)
+        yield (
+            f"- GPU busy within the range that is stated for it, {wide:.1%} to either side in the middle: {near} of"
+            f" {len(stated)}."
+        )
     right = [job for job in jobs if is_launch_bound(measured[job]) == predicted[job]["launch_bound"]]
     sure = [job for job in jobs if predicted[job]["launch_bound_sure"]]
     inside = [

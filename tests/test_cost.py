@@ -234,9 +234,9 @@ def test_kernels_of_one_rule_are_off_together_and_those_of_others_are_not() -> N
     def cost(rule: str, doubt_ns: int) -> OpCost:
         return OpCost(500, rule, 0.0, 1, doubt_ns)
 
-    assert kernels_off([cost("mm", 30), cost("mm", 40)]) == pytest.approx(2.3 * 70 / 1000)
-    assert kernels_off([cost("mm", 30), cost("add", 40)]) == pytest.approx(2.3 * 50 / 1000)
-    assert kernels_off([cost("mm", 50), OpCost(9000, COLLECTIVE, 0.0, 1)]) == pytest.approx(2.3 * 50 / 500)
+    assert kernels_off([cost("mm", 30), cost("mm", 40)]) == pytest.approx(3.1 * 70 / 1000)
+    assert kernels_off([cost("mm", 30), cost("add", 40)]) == pytest.approx(3.1 * 50 / 1000)
+    assert kernels_off([cost("mm", 50), OpCost(9000, COLLECTIVE, 0.0, 1)]) == pytest.approx(3.1 * 50 / 500)
     assert kernels_off([]) == 0.0
 
 

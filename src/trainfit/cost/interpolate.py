@@ -34,7 +34,7 @@ _CLOSE = 0.1
 _DOUBT, _DOUBT_OF_SPREAD, _DOUBT_PER_DOUBLING, _FAR = 0.01, 0.37, 0.03, 4.0
 """How far off a ratio is on average: this even where all neighbours agree, a share of how much they disagree, and more
 with each doubling up to the nearest, of which no more than a few count. Least squares on 7,300 samples of nets' ops
-that the H200's profile does not contain (benchmarks/doubt.py)."""
+that the H200's profile does not contain (benchmarks/held_out_samples.py)."""
 _ROUNDED = 0.01
 """By how much a point's coordinates may be off: they are rounded when they are written."""
 

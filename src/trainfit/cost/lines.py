@@ -33,7 +33,7 @@ _NEAR = 0.001
 """Added to squared distances, in doublings, so that there is a weight where the coordinates lie on a line."""
 _DOUBT, _DOUBT_OF_SPREAD = 0.03, 1.0
 """How far off a ratio is on average: this, and as much as lines disagree. 4,100 samples of nets' ops that the H200's
-profile does not contain were off by 3.3% on average, wherever they lay (benchmarks/doubt.py)."""
+profile does not contain were off by 3.3% on average, wherever they lay (benchmarks/held_out_samples.py)."""
 
 
 @dataclass(frozen=True, slots=True)

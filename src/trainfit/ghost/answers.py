@@ -19,7 +19,7 @@ import torch
 from trainfit import torch_compat
 from trainfit.errors import DataDependentShape
 from trainfit.ghost.tensor import Ghost
-from trainfit.ghost.values import known_value
+from trainfit.ghost.values import known_value, note_told
 
 aten = torch.ops.aten
 
@@ -63,6 +63,7 @@ def answer_scalar(ghost: torch.Tensor) -> bool | int | float | complex:
     """The value of `.item()`, `bool()` and comparisons on a ghost."""
     values = known_value(ghost)
     if values is not None:
+        note_told(ghost)
         with torch_compat.host_kernels():
             return values.item()
     if isinstance(ghost, Ghost) and ghost.stated_value is not None:

@@ -19,6 +19,8 @@ from trainfit.ghost.tensor import Ghost
 LARGEST_MIRROR_BYTES = 2**20
 _mirrors: dict[int, torch.Tensor] = {}  # address of a ghost's storage -> its bytes
 _ends: dict[int, weakref.ref[Any]] = {}
+_told: dict[int, bytes] = {}
+"""What a storage had in it when the program first asked for a value of it."""
 
 
 def known_value(ghost: torch.Tensor) -> torch.Tensor | None:
@@ -34,6 +36,23 @@ def known_value(ghost: torch.Tensor) -> torch.Tensor | None:
         return mirror.view(ghost.dtype).as_strided(ghost.shape, ghost.stride(), ghost.storage_offset())
 
 
+def note_told(ghost: torch.Tensor) -> None:
+    """The program is told a value of this ghost."""
+    address = ghost.untyped_storage()._cdata
+    if address in _mirrors:
+        _told.setdefault(address, _content(address))
+
+
+def would_be_told_otherwise() -> bool:
+    """Whether something that the program asked for and that is still there has another value now."""
+    return any(address not in _mirrors or _content(address) != content for address, content in _told.items())
+
+
+def _content(address: int) -> bytes:
+    with torch_compat.host_kernels():
+        return bytes(_mirrors[address].tolist())
+
+
 def is_known(ghost: torch.Tensor) -> bool:
     return ghost.untyped_storage()._cdata in _mirrors
 
@@ -46,13 +65,14 @@ def learn(ghost: torch.Tensor, values: torch.Tensor) -> None:
     address = storage._cdata
     with torch_compat.host_kernels():
         _mirrors[address] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
-        _ends[address] = weakref.ref(storage, functools.partial(_forget, address))
+        _ends[address] = weakref.ref(storage, functools.partial(_forget_all_of, address))
         known_value(ghost).copy_(values)  # type: ignore[union-attr]
 
 
 def forget_all() -> None:
     _mirrors.clear()
     _ends.clear()
+    _told.clear()
 
 
 def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -66,7 +86,7 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
                 learn(target, source)
                 return
         if isinstance(target, Ghost) and is_known(target) and _run_on_mirrors(func, args, kwargs) is None:
-            _forget(target.untyped_storage()._cdata)
+            del _mirrors[target.untyped_storage()._cdata]
         return
     if not isinstance(result, Ghost) or result.dtype.is_floating_point or result.dtype.is_complex:
         return
@@ -112,6 +132,6 @@ _NEVER_KNOWN = frozenset(
 )
 
 
-def _forget(address: int, _end: object = None) -> None:
-    _mirrors.pop(address, None)
-    _ends.pop(address, None)
+def _forget_all_of(address: int, _end: object) -> None:
+    for known in (_mirrors, _ends, _told):
+        known.pop(address, None)

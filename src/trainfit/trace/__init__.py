@@ -1,7 +1,8 @@
 """Step -> Trace: run one training step on a ghost GPU and write down everything it does.
 
 The program is traced in sections, each once: building, a micro-batch, a further micro-batch (gradients exist), the
-first optimizer step (it makes its state), a later one, zero_grad. First and steady steps are sequences of sections.
+first optimizer step (it makes its state), a later one, zero_grad. First and steady steps are sequences of sections. A
+model that its first pass has changed (`settling.py`) takes another step after these, which is the steady one.
 """
 
 from __future__ import annotations

@@ -22,6 +22,11 @@ from trainfit.records import Phase
 from trainfit.step import Step
 from trainfit.trace.placement import place_batch, place_model
 from trainfit.trace.recorder import Recorder
+from trainfit.trace.settling import flags_of, has_settled
+
+
+_SETTLED = "settled_"
+"""What the names of sections start with in the step of a model that its first pass has changed."""
 
 
 class Program:
@@ -31,6 +36,7 @@ class Program:
         self._step = step
         self._recorder = recorder
         self._watch = watch
+        self._has_settled = False  # whether the first pass left the model such that the next is another one
         self.forward_survivors: set[int] = set()  # storages alive when a backward started
         self.gradient_storages: set[int] = set()
         tell("building the model")
@@ -75,6 +81,8 @@ class Program:
                 self._run_step(prefix)
         else:
             self._run_sections()
+        if self._has_settled:
+            self._run_step(_SETTLED)
 
     def _warm_up(self) -> tuple[str, ...]:
         """What the names of sections start with in the steps that differ from later ones: a sharded model first
@@ -99,8 +107,10 @@ class Program:
             self.optimizer.zero_grad(set_to_none=self._step.set_to_none)
 
     def _run_sections(self) -> None:
+        before = flags_of(self.model)
         with self._recorder.section("micro_batch"):
             self._micro_batch()
+        self._has_settled = has_settled(self.model, before)
         if self._needs_next_micro_batch():
             with self._recorder.section("next_micro_batch"):
                 self._micro_batch()
@@ -121,8 +131,10 @@ class Program:
         return self._indices(names)
 
     def steady_step(self) -> tuple[int, ...]:
-        if self._warm_up():
-            return self._indices([*self._micro_batch_names(), "optimizer_step", "zero_grad"])
+        if self._warm_up() or self._has_settled:
+            prefix = _SETTLED if self._has_settled else ""
+            names = [*self._micro_batch_names(), "optimizer_step", "zero_grad"]
+            return self._indices([prefix + name for name in names])
         first = "micro_batch" if self._step.set_to_none else "next_micro_batch"
         return self._indices([first, *self._further_micro_batches(), "optimizer_step", "zero_grad"])
 
