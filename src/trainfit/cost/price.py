@@ -33,8 +33,8 @@ _ROOFLINE_TABLE = "pointwise contiguous"
 UNMEASURED_DOUBT = 0.5
 """How far off the roofline is on average, about: a plain one was off by 2 to 75% on whole models."""
 _NINE_IN_TEN = 3.1
-"""How many times as far off as on average nine in ten nets are, of 379. Were ops of different rules quite independent it
-would be 2.3: most are near and a few far."""
+"""No more than so many times as far off as on average are nine in ten nets, of 379. Were ops of different rules quite
+independent it would be 2.3: most are near and a few far."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from trainfit.trace.placement import place_batch, place_model
 from trainfit.trace.recorder import Recorder
 from trainfit.trace.settling import flags_of, has_settled
 
-
 _SETTLED = "settled_"
 """What the names of sections start with in the step of a model that its first pass has changed."""
 
