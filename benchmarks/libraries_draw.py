@@ -292,7 +292,8 @@ def fitting_rows(drawn: Drawn, target_ms: float) -> tuple[Drawn, dict[str, Any]]
     """The batch by which the GPU is busy as long as was drawn, and the prediction."""
     variant = "every layer" if drawn.checkpointed else "plain"
     is_usual = drawn.part == "usual"
-    longest_ms, longest_step_ms = (usual.LONGEST_MS, usual.LONGEST_STEP_MS) if is_usual else (LONGEST_MS, LONGEST_STEP_MS)
+    limits = (LONGEST_MS, LONGEST_STEP_MS, TRIES)
+    longest_ms, longest_step_ms, tries = (usual.LONGEST_MS, usual.LONGEST_STEP_MS, usual.TRIES) if is_usual else limits
     tried: dict[int, dict[str, Any]] = {}
     while True:
         begin_s = time.process_time()
@@ -301,7 +302,7 @@ def fitting_rows(drawn: Drawn, target_ms: float) -> tuple[Drawn, dict[str, Any]]
             raise Skipped(f"takes {lasted_s:.0f} s to predict")
         room = min(target_ms / row["busy_ms"], longest_step_ms / row["step_ms"], LARGEST_BYTES / row["classic"][1])
         rows = max((rows for rows in (MANY_ROWS if is_usual else ROWS) if rows <= drawn.rows * room), default=1)
-        if rows in tried or 0.8 < room < 1.25 or len(tried) == TRIES:
+        if rows in tried or 0.8 < room < 1.25 or len(tried) == tries:
             break
         drawn = replace(drawn, rows=rows)
     is_short = row["step_ms"] <= longest_step_ms and SHORTEST_MS <= row["busy_ms"] <= longest_ms

@@ -55,7 +55,7 @@ OPTIMIZERS = {"adamw": 58, "fused": 24, "momentum": 12, "adafactor": 6}
 CHANNELS_LAST, CHECKPOINTED, CLIPPED, ACCUMULATED = 0.25, 0.15, 0.35, 0.2
 MICRO_BATCHES = (2, 4)
 TARGET_MS = (20, 130)
-LONGEST_MS, LONGEST_STEP_MS = 150, 220
+LONGEST_MS, LONGEST_STEP_MS, TRIES = 150, 400, 8
 
 
 def order() -> list[str]:

@@ -1,9 +1,9 @@
 """Nets that public libraries have, as a seed drew them: timm, torchvision, diffusers, monai and others.
 
 libraries_draw.py drew them and wrote results/libraries_drawn.jsonl; here its lines become cases. `open` ones are there
-to develop with, `closed` ones are predicted before anybody measures them; so are `sealed`, `unread`, `last` and `usual` ones,
-drawn later. They are not part of `zoo()`; `select` knows by name those whose library can be imported, and imports it
-then.
+to develop with, `closed` ones are predicted before anybody measures them; so are `sealed`, `unread`, `last` and `usual`
+ones, drawn later. They are not part of `zoo()`; `select` knows by name those whose library can be imported, and imports
+it then.
 Nothing else is imported here, and nothing needs a GPU. In: whether they are to be small (a CPU then trains them in
 seconds). Out: cases.
 """
@@ -57,7 +57,7 @@ PACKAGES = {
     "transformers_more": "transformers",
     "usual": "transformers",
 }
-"""The package of each library; zoo_libraries_NAME.py has its nets. Some of usual need timm, torchvision or diffusers."""
+"""The package of each library; zoo_libraries_NAME.py has its nets. Some usual ones need timm, torchvision, diffusers."""
 STARTS_CUDA = ("pyg", "itransformer", "speechbrain")
 """What starts CUDA when it is imported or built, and must not be by a process that forks others which use CUDA;
 speechbrain also changes for the whole process how scripted functions run."""
@@ -179,7 +179,8 @@ def net_of(library: str, model: str, size: str, tiny: bool, options: Mapping[str
     written: Written = module.WRITTEN[model]
     options = options or {}
     if tiny:
-        return written.make(**{**written.tiny} | {key: value for key, value in options.items() if isinstance(value, bool)})
+        kept = {key: value for key, value in options.items() if isinstance(value, bool)}
+        return written.make(**{**written.tiny, **kept})
     return written.make(**{**written.sizes[size], **options})
 
 

@@ -1,7 +1,7 @@
 """diffusers' nets that people train: denoisers and an autoencoder.
 
-In: sizes as published, or narrower. Out: `DENOISED`, by the names that usual_families.py has. diffusers is imported when
-one is made: not everybody has it.
+In: sizes as published, or narrower. Out: `DENOISED`, by the names that usual_families.py has. diffusers is imported
+when one is made: not everybody has it.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ DENOISED: dict[str, Written] = {
     ),
     "autoencoder_kl": Written(
         autoencoder_kl, {"side": 32, "widths": (32, 64), "layers": 1, "latents": 4},
-        {"published": {"widths": (128, 256, 512, 512), "layers": 2}, "narrow": {"widths": (64, 128, 256, 256), "layers": 2}},
+        {"published": {"widths": (128, 256, 512, 512), "layers": 2},
+         "narrow": {"widths": (64, 128, 256, 256), "layers": 2}},
         {"side": (128, 256), "latents": (4, 16)},
     ),
 }  # fmt: skip

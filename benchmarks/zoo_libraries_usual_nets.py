@@ -7,6 +7,7 @@ with their names. zoo_libraries_usual_own.py has their sizes and how they are tr
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import torch
 import torch.nn as nn
@@ -197,7 +198,7 @@ class ConvVAE(nn.Module):
     def __init__(self, side: int, widths: tuple[int, ...], latent: int) -> None:
         super().__init__()
         encoder: list[nn.Module] = []
-        for before, after in zip((3, *widths), widths, strict=False):
+        for before, after in pairwise((3, *widths)):
             encoder += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.BatchNorm2d(after), nn.LeakyReLU()]
         self.encoder = nn.Sequential(*encoder)
         self.shape = (widths[-1], side >> len(widths), side >> len(widths))
@@ -206,7 +207,7 @@ class ConvVAE(nn.Module):
         self.decoder_input = nn.Linear(latent, flat)
         decoder: list[nn.Module] = []
         back = (*widths[::-1], widths[0])
-        for before, after in zip(back, back[1:], strict=False):
+        for before, after in pairwise(back):
             decoder += [
                 nn.ConvTranspose2d(before, after, 3, stride=2, padding=1, output_padding=1),
                 nn.BatchNorm2d(after),
@@ -264,7 +265,9 @@ class SmallResNet(nn.Module):
 class DLRM(nn.Module):
     """Clicks by dense features, categories, and products of each with each."""
 
-    def __init__(self, tables: tuple[int, ...], dim: int, dense: int, bottom: tuple[int, ...], top: tuple[int, ...]) -> None:
+    def __init__(
+        self, tables: tuple[int, ...], dim: int, dense: int, bottom: tuple[int, ...], top: tuple[int, ...]
+    ) -> None:
         super().__init__()
         self.embeddings = nn.ModuleList([nn.EmbeddingBag(rows, dim, mode="sum") for rows in tables])
         self.bottom = mlp(dense, *bottom, dim)
@@ -282,7 +285,7 @@ class DLRM(nn.Module):
 
 def mlp(*widths: int) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for before, after in zip(widths, widths[1:], strict=False):
+    for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 
@@ -380,9 +383,7 @@ class WaveNet(nn.Module):
         self.gates = nn.ModuleList([nn.Conv1d(residual, 2 * residual, 2, dilation=d) for d in dilations])
         self.residuals = nn.ModuleList([nn.Conv1d(residual, residual, 1) for _ in dilations])
         self.skips = nn.ModuleList([nn.Conv1d(residual, skip, 1) for _ in dilations])
-        self.out = nn.Sequential(
-            nn.ReLU(), nn.Conv1d(skip, skip, 1), nn.ReLU(), nn.Conv1d(skip, classes, 1)
-        )
+        self.out = nn.Sequential(nn.ReLU(), nn.Conv1d(skip, skip, 1), nn.ReLU(), nn.Conv1d(skip, classes, 1))
 
     def forward(self, samples: Tensor) -> Tensor:
         x = self.embed(samples).transpose(1, 2)

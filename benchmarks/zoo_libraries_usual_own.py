@@ -44,7 +44,9 @@ def vae_loss(net: nn.Module, images: Tensor) -> Tensor:
     return F.mse_loss(recons, images) + 0.00025 * kld
 
 
-def ppo(net: nn.Module, obs: Tensor, actions: Tensor, old_logprobs: Tensor, advantages: Tensor, returns: Tensor) -> Tensor:
+def ppo(
+    net: nn.Module, obs: Tensor, actions: Tensor, old_logprobs: Tensor, advantages: Tensor, returns: Tensor
+) -> Tensor:
     logits, values = net(obs)
     logprobs = F.log_softmax(logits, dim=-1)
     ratio = (logprobs.gather(1, actions.unsqueeze(1)).squeeze(1) - old_logprobs).exp()
@@ -89,14 +91,12 @@ def small_resnet(classes: int, side: int, **sizes: Any) -> Net:
 def recommender(tables: tuple[int, ...], dense: int, **sizes: Any) -> Net:
     """All categories are drawn from the rows of the smallest table."""
     fields = {"dense": floats(dense), "sparse": below(min(tables), len(tables)), "clicks": floats()}
-    make = lambda: nets.DLRM(tables, dense=dense, **sizes)
-    return trained(make, clicked, fields, precisions=WITH_FP32_WEIGHTS)
+    return trained(lambda: nets.DLRM(tables, dense=dense, **sizes), clicked, fields, precisions=WITH_FP32_WEIGHTS)
 
 
 def series_transformer(length: int, features: int, horizon: int, **sizes: Any) -> Net:
     fields = {"series": floats(length, features), "targets": floats(horizon)}
-    make = lambda: nets.SeriesTransformer(features, horizon, length=length, **sizes)
-    return trained(make, regress, fields)
+    return trained(lambda: nets.SeriesTransformer(features, horizon, length=length, **sizes), regress, fields)
 
 
 def dense_graph(nodes: int, features: int, classes: int, **sizes: Any) -> Net:

@@ -1,7 +1,7 @@
 """Nets that see, hear or denoise, as people train them: of transformers, timm, torchvision and diffusers.
 
 In: sizes as published, or narrower where they would be too many. Out: `SEEN`, by the names that usual_families.py has.
-Detectors are given a class and a box for each of their queries: the matching, which is computed on the CPU, is left out.
+Detectors are given a class and a box for each of their queries: no matching, which would be computed on the CPU.
 """
 
 from __future__ import annotations
@@ -149,9 +149,8 @@ def pali_gemma(side: int, patch: int, words: int, frozen: bool, vocab: int, visi
             model.model.vision_tower.requires_grad_(False)
         return Trained(model, own_loss)
 
-    whole: Field = lambda rows, device, dtype: torch.ones(rows, seen + words, dtype=torch.int64, device=device)
     fields = {
-        "input_ids": ids, "attention_mask": whole, "token_type_ids": answered, "labels": labels,
+        "input_ids": ids, "attention_mask": there(seen + words, padded=False), "token_type_ids": answered, "labels": labels,
         "pixel_values": floats(3, side, side),
     }  # fmt: skip
     return Net("pali_gemma", build, 4, fields, ANY)
@@ -235,7 +234,8 @@ SEEN: dict[str, Written] = {
     ),
     "deit": Written(
         of_timm, {"name": "deit_tiny_patch16_224", "side": 224},
-        {"small": {"name": "deit_small_patch16_224", "side": 224}, "base": {"name": "deit_base_patch16_224", "side": 224},
+        {"small": {"name": "deit_small_patch16_224", "side": 224},
+         "base": {"name": "deit_base_patch16_224", "side": 224},
          "three": {"name": "deit3_medium_patch16_224", "side": 224}},
         {"drop_path_rate": (0.0, 0.1)},
     ),
@@ -270,7 +270,8 @@ SEEN: dict[str, Written] = {
     ),
     "clip": Written(
         clip, {"side": 32, "words": 8, "vision": FEW | {"patch_size": 16}, "text": FEW_WORDS},
-        {"b_32": {"side": 224, "vision": {}, "text": {}}, "b_16": {"side": 224, "vision": {"patch_size": 16}, "text": {}},
+        {"b_32": {"side": 224, "vision": {}, "text": {}},
+         "b_16": {"side": 224, "vision": {"patch_size": 16}, "text": {}},
          "l_14": {"side": 224, "vision": LARGE | {"patch_size": 14}, "projection_dim": 768,
                   "text": widths(768, 12, 12, projection_dim=768)}},
         {"words": (32, 77)},
@@ -295,7 +296,8 @@ SEEN: dict[str, Written] = {
         {"side": 56, "words": 8, "vocab": 1000,
          "vision": {"hidden_size": 32, "intermediate_size": 64, "depth": 2, "num_heads": 2, "out_hidden_size": 32,
                     "fullatt_block_indexes": [1]},
-         "text": FEW | {"num_key_value_heads": 1, "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}},
+         "text": FEW | {"num_key_value_heads": 1,
+                        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3]}}},
         {"base": {"vocab": 151936,
                   "vision": {"hidden_size": 640, "intermediate_size": 1710, "depth": 16, "num_heads": 8,
                              "out_hidden_size": 896, "fullatt_block_indexes": [3, 7, 11, 15]},
@@ -305,14 +307,16 @@ SEEN: dict[str, Written] = {
         {"side": (224, 336, 448), "words": (64, 256)},
     ),
     "whisper": Written(
-        whisper, {"frames": 100, "words": 8, "vocab_size": 1000, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
-                  "decoder_start_token_id": 1, **steps(32, 1, 2)},
+        whisper,
+        {"frames": 100, "words": 8, "vocab_size": 1000, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1,
+         "decoder_start_token_id": 1, **steps(32, 1, 2)},
         {"tiny": steps(384, 4, 6), "base": steps(512, 6, 8), "small": steps(768, 12, 12)}, {"words": (48, 100, 200)},
     ),
     "wav2vec2": Written(
         wav2vec2, {"samples": 8000, "symbols": 5, "conv_dim": [32] * 7, "num_conv_pos_embeddings": 16,
                    "num_conv_pos_embedding_groups": 4, **FEW},
-        {"base": BASE, "large": LARGE | {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True}},
+        {"base": BASE,
+         "large": LARGE | {"feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True}},
         {"samples": (80_000, 160_000, 240_000), "symbols": (48, 120)},
     ),
     "spectrograms": Written(

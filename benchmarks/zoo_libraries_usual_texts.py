@@ -22,12 +22,12 @@ LENGTHS = (256, 512, 1024, 2048)
 PADDED = (False, False, True)
 
 
-def there(length: int) -> Field:
-    """A mask as tokenizers make it: the first of two rows ends with a quarter of padding."""
+def there(length: int, padded: bool = True) -> Field:
+    """A mask as tokenizers make it; if there is padding, the first of two rows ends with a quarter of it."""
 
     def field(rows: int, device: str, dtype: torch.dtype) -> Tensor:
         mask = torch.ones(rows, length, dtype=torch.int64, device=device)
-        mask[::2, length * 3 // 4 :] = 0
+        mask[::2, length * 3 // 4 if padded else length :] = 0
         return mask
 
     return field
@@ -45,8 +45,8 @@ def decoder(model: str, length: int, padded: bool, vocab: int, **config: Any) ->
 
 def encoder(model: str, length: int, padded: bool, vocab: int, head: str = "MaskedLM", **config: Any) -> Net:
     """With a head for every word, or one for the whole text."""
-    labels = below(vocab, length) if head == "MaskedLM" else below(2)
-    return made(model + "For" + head, {"vocab_size": vocab} | config, ids_of(vocab, length, padded) | {"labels": labels})
+    fields = ids_of(vocab, length, padded) | {"labels": below(vocab, length) if head == "MaskedLM" else below(2)}
+    return made(model + "For" + head, {"vocab_size": vocab} | config, fields)
 
 
 def both(model: str, length: int, wanted: int, padded: bool, vocab: int, **config: Any) -> Net:
@@ -80,8 +80,7 @@ def sentences(model: str, length: int, padded: bool, vocab: int, **config: Any) 
         scores = first @ second.T * 20.0
         return F.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
 
-    whole: Field = lambda rows, device, dtype: torch.ones(rows, length, dtype=torch.int64, device=device)
-    mask = there(length) if padded else whole
+    mask = there(length, padded)
     fields = {
         "question_ids": below(vocab, length), "question_mask": mask,
         "answer_ids": below(vocab, length), "answer_mask": mask,
@@ -96,7 +95,9 @@ def written(make: Any, tiny: dict[str, Any], sizes: dict[str, dict[str, Any]], *
     return Written(make, fixed | tiny, {name: fixed | size for name, size in sizes.items()}, options)
 
 
-def llama_like(width: int, inner: int, layers: int, heads: int, groups: int, vocab: int, **others: Any) -> dict[str, Any]:
+def llama_like(
+    width: int, inner: int, layers: int, heads: int, groups: int, vocab: int, **others: Any
+) -> dict[str, Any]:
     return {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers,
             "num_attention_heads": heads, "num_key_value_heads": groups, "vocab": vocab, **others}  # fmt: skip
 
@@ -205,7 +206,8 @@ TEXTS: dict[str, Written] = {
     ),
     "lora": written(
         lora, SMALL | {"rank": 4, "everywhere": True},
-        {"half_billion": llama_like(896, 4864, 24, 14, 2, 151936), "1_5b_half": llama_like(1536, 8960, 10, 12, 2, 151936)},
+        {"half_billion": llama_like(896, 4864, 24, 14, 2, 151936),
+         "1_5b_half": llama_like(1536, 8960, 10, 12, 2, 151936)},
         rank=(8, 16, 64), everywhere=(False, True), tie_word_embeddings=True, **DECODER,
     ),
     "roberta": written(
@@ -238,7 +240,8 @@ TEXTS: dict[str, Written] = {
         model="BertModel", length=(64, 128, 256, 512), padded=(False, True),
     ),
     "t5": written(
-        both, {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab": 500, "wanted": 16} | FEW,
+        both,
+        {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab": 500, "wanted": 16} | FEW,
         {"small": {}, "base": {"d_model": 768, "d_ff": 3072, "num_layers": 12, "num_heads": 12},
          "flan_base": {"d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "tie_word_embeddings": False,
                        "feed_forward_proj": "gated-gelu"}},
