@@ -215,7 +215,7 @@ def draw_family(job: Job) -> tuple[Drawn, float]:
 
 def draw_usual(job: Job) -> tuple[Drawn, float]:
     """The same for the usual part, by its weights."""
-    chance = random.Random(f"{usual.SEED} {job.family}")
+    chance = random.Random(f"{usual.SEED} trained {job.family}")  # not the numbers that put it in its place
     written = importlib.import_module(f"zoo_libraries_{job.library}").WRITTEN[job.family]
     precision = weighted(chance, usual.precisions(job.family))
     optimizer = weighted(chance, usual.OPTIMIZERS)

@@ -57,7 +57,8 @@ PACKAGES = {
     "transformers_more": "transformers",
     "usual": "transformers",
 }
-"""The package of each library; zoo_libraries_NAME.py has its nets. Some usual ones need timm, torchvision, diffusers."""
+"""The package of each library; zoo_libraries_NAME.py has its nets.
+Some usual ones need timm, torchvision or diffusers."""
 STARTS_CUDA = ("pyg", "itransformer", "speechbrain")
 """What starts CUDA when it is imported or built, and must not be by a process that forks others which use CUDA;
 speechbrain also changes for the whole process how scripted functions run."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from zoo_libraries import Trained, Written
 from zoo_libraries_transformers_more import FEW, FEW_WORDS, made, matched, own_loss
 from zoo_libraries_usual_texts import there
-from zoo_survey_nets import ANY, Field, Net, below, floats
+from zoo_survey_nets import ANY, Net, below, floats
 
 NUM_CLASSES = 1000
 
@@ -150,8 +150,8 @@ def pali_gemma(side: int, patch: int, words: int, frozen: bool, vocab: int, visi
         return Trained(model, own_loss)
 
     fields = {
-        "input_ids": ids, "attention_mask": there(seen + words, padded=False), "token_type_ids": answered, "labels": labels,
-        "pixel_values": floats(3, side, side),
+        "input_ids": ids, "attention_mask": there(seen + words, padded=False), "token_type_ids": answered,
+        "labels": labels, "pixel_values": floats(3, side, side),
     }  # fmt: skip
     return Net("pali_gemma", build, 4, fields, ANY)
 
