@@ -31,7 +31,7 @@ predicted by the shipped profile after these rows were measured, no blind test; 
 """
 USUAL = """What people train: of 87 families that were written down with weights for how often they are trained
 (usual_families.py), a seed drew these, their sizes, lengths, precision, optimizer, padding, checkpointing, clipping,
-accumulation and batch. Families of earlier rows are among them, no row is. Eleven are nets in plain torch, written for
+accumulation and batch. Families of earlier rows are among them, no row is. Nine are nets in plain torch, written for
 this part as users write them by hand. Predicted, and the predictions committed, before they were measured."""
 LAST = """What was left of timm, and single families of vit_pytorch, monai, segmentation_models_pytorch and
 transformers. Code, profile and draw were committed; then one command predicted them without a GPU and

@@ -222,46 +222,6 @@ class ConvVAE(nn.Module):
         return self.decoder(self.decoder_input(z).view(-1, *self.shape)), mu, logvar
 
 
-class BasicBlock(nn.Module):
-    def __init__(self, in_planes: int, planes: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(in_planes, planes, 3, stride=stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(planes)
-        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(planes)
-        self.shortcut = nn.Sequential()
-        if stride != 1 or in_planes != planes:
-            self.shortcut = nn.Sequential(
-                nn.Conv2d(in_planes, planes, 1, stride=stride, bias=False), nn.BatchNorm2d(planes)
-            )
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out)) + self.shortcut(x)
-        return F.relu(out)
-
-
-class SmallResNet(nn.Module):
-    """ResNet for images of 32 x 32, as most of CIFAR's repositories have it."""
-
-    def __init__(self, width: int, blocks: tuple[int, ...], classes: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
-        layers, planes = [], width
-        for stage, count in enumerate(blocks):
-            for number in range(count):
-                after = width << stage
-                layers.append(BasicBlock(planes, after, 2 if stage and not number else 1))
-                planes = after
-        self.layers = nn.Sequential(*layers)
-        self.linear = nn.Linear(planes, classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out = self.layers(F.relu(self.bn1(self.conv1(x))))
-        return self.linear(F.adaptive_avg_pool2d(out, 1).flatten(1))
-
-
 class DLRM(nn.Module):
     """Clicks by dense features, categories, and products of each with each."""
 
@@ -372,25 +332,3 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.network(obs / 255.0)
         return self.actor(hidden), self.critic(hidden).squeeze(-1)
-
-
-class WaveNet(nn.Module):
-    def __init__(self, residual: int, skip: int, stacks: int, layers: int, classes: int = 256) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(classes, residual)
-        dilations = [2**i for _ in range(stacks) for i in range(layers)]
-        self.pads = dilations
-        self.gates = nn.ModuleList([nn.Conv1d(residual, 2 * residual, 2, dilation=d) for d in dilations])
-        self.residuals = nn.ModuleList([nn.Conv1d(residual, residual, 1) for _ in dilations])
-        self.skips = nn.ModuleList([nn.Conv1d(residual, skip, 1) for _ in dilations])
-        self.out = nn.Sequential(nn.ReLU(), nn.Conv1d(skip, skip, 1), nn.ReLU(), nn.Conv1d(skip, classes, 1))
-
-    def forward(self, samples: Tensor) -> Tensor:
-        x = self.embed(samples).transpose(1, 2)
-        skips = 0
-        for pad, gate, residual, skip in zip(self.pads, self.gates, self.residuals, self.skips, strict=True):
-            filtered, gated = gate(F.pad(x, (pad, 0))).chunk(2, dim=1)
-            h = torch.tanh(filtered) * torch.sigmoid(gated)
-            skips = skips + skip(h)
-            x = x + residual(h)
-        return self.out(skips)

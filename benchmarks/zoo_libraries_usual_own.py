@@ -83,11 +83,6 @@ def conv_vae(side: int, **sizes: Any) -> Net:
     return trained(lambda: nets.ConvVAE(side, **sizes), vae_loss, fields, may_be_channels_last=True)
 
 
-def small_resnet(classes: int, side: int, **sizes: Any) -> Net:
-    fields = {"images": floats(3, side, side), "labels": below(classes)}
-    return trained(lambda: nets.SmallResNet(classes=classes, **sizes), classify, fields, may_be_channels_last=True)
-
-
 def recommender(tables: tuple[int, ...], dense: int, **sizes: Any) -> Net:
     """All categories are drawn from the rows of the smallest table."""
     fields = {"dense": floats(dense), "sparse": below(min(tables), len(tables)), "clicks": floats()}
@@ -113,13 +108,6 @@ def actor_critic(actions: int, **sizes: Any) -> Net:
         "returns": floats(),
     }  # fmt: skip
     return trained(lambda: nets.ActorCritic(actions=actions, **sizes), ppo, fields, may_be_channels_last=True)
-
-
-def wave_net(length: int, **sizes: Any) -> Net:
-    def predict(net: nn.Module, samples: Tensor) -> Tensor:
-        return F.cross_entropy(net(samples)[:, :, :-1], samples[:, 1:])
-
-    return trained(lambda: nets.WaveNet(**sizes), predict, {"samples": below(256, length)})
 
 
 OWN: dict[str, Written] = {
@@ -158,12 +146,6 @@ OWN: dict[str, Written] = {
          "large_faces": {"side": 128, "widths": (64, 128, 256, 512, 512), "latent": 256},
          "wide": {"side": 64, "widths": (64, 128, 256, 512), "latent": 256}},
     ),
-    "small_resnet": Written(
-        small_resnet, {"classes": 5, "side": 16, "width": 8, "blocks": (1, 1)},
-        {"18": {"width": 64, "blocks": (2, 2, 2, 2)}, "34": {"width": 64, "blocks": (3, 4, 6, 3)},
-         "wide": {"width": 160, "blocks": (4, 4, 4)}},
-        {"classes": (10, 100), "side": (32, 32, 64)},
-    ),
     "recommender": Written(
         recommender, {"tables": (50, 40), "dense": 4, "dim": 8, "bottom": (16,), "top": (16,)},
         {"criteo": {"tables": (100_000,) * 13 + (1_000,) * 13, "dense": 13, "dim": 64, "bottom": (512, 256),
@@ -191,11 +173,5 @@ OWN: dict[str, Written] = {
         actor_critic, {"channels": (8, 8, 8), "hidden": 16, "actions": 4},
         {"atari": {"channels": (32, 64, 64)}, "wide": {"channels": (64, 128, 128)}},
         {"hidden": (512, 1024), "actions": (4, 6, 18)},
-    ),
-    "wave_net": Written(
-        wave_net, {"length": 200, "residual": 8, "skip": 16, "stacks": 1, "layers": 3},
-        {"small": {"residual": 64, "skip": 256, "stacks": 3, "layers": 10},
-         "wide": {"residual": 128, "skip": 256, "stacks": 2, "layers": 10}},
-        {"length": (8000, 16000)},
     ),
 }  # fmt: skip

@@ -21,7 +21,7 @@ from zoo_libraries_transformers_more import FEW, FEW_WORDS, made, matched, own_l
 from zoo_libraries_usual_texts import there
 from zoo_survey_nets import ANY, Net, below, floats
 
-NUM_CLASSES = 1000
+NUM_CLASSES, NUM_STEPS = 1000, 1000
 
 
 def of_timm(name: str, side: int, **options: Any) -> Net:
@@ -52,12 +52,6 @@ def deeplab(name: str, side: int) -> Net:
         return Trained(made, segment)
 
     return Net(name, build, 8, {"images": floats(3, side, side), "labels": below(21, side, side)}, ANY, True)
-
-
-def dinov2(side: int, **sizes: Any) -> Net:
-    config = {"image_size": 518, "patch_size": 14, "num_labels": 100} | sizes
-    fields = {"pixel_values": floats(3, side, side), "labels": below(100)}
-    return made("Dinov2ForImageClassification", config, fields, may_be_channels_last=True)
 
 
 def boxed(net: nn.Module, pixel_values: Tensor, classes: Tensor, boxes: Tensor) -> Tensor:
@@ -206,6 +200,32 @@ def spectrograms(frames: int, **sizes: Any) -> Net:
     return made("ASTForAudioClassification", config, {"input_values": floats(frames, 128), "labels": below(50)})
 
 
+def sdxl_unet(side: int, widths: tuple[int, int, int], depths: tuple[int, int, int], text_width: int) -> Net:
+    """Beside the texts, sizes and crops are told in six numbers."""
+    pooled = 1280
+    config = {
+        "sample_size": side, "block_out_channels": widths, "transformer_layers_per_block": depths,
+        "cross_attention_dim": text_width, "attention_head_dim": tuple(width // 64 for width in widths),
+        "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+        "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"), "use_linear_projection": True,
+        "addition_embed_type": "text_time", "addition_time_embed_dim": 256,
+        "projection_class_embeddings_input_dim": pooled + 6 * 256,
+    }  # fmt: skip
+
+    def denoise(net: nn.Module, wanted: Tensor, text_embeds: Tensor, time_ids: Tensor, **inputs: Any) -> Tensor:
+        added = {"text_embeds": text_embeds, "time_ids": time_ids}
+        return F.mse_loss(net(**inputs, added_cond_kwargs=added, return_dict=False)[0].float(), wanted.float())
+
+    def build() -> nn.Module:
+        return Trained(importlib.import_module("diffusers").UNet2DConditionModel(**config), denoise)
+
+    fields = {
+        "sample": floats(4, side, side), "timestep": below(NUM_STEPS), "encoder_hidden_states": floats(77, text_width),
+        "text_embeds": floats(pooled), "time_ids": floats(6), "wanted": floats(4, side, side),
+    }  # fmt: skip
+    return Net("sdxl_unet", build, 4, fields, ANY, True)
+
+
 def widths(width: int, layers: int, heads: int, **others: Any) -> dict[str, Any]:
     return {"hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": layers,
             "num_attention_heads": heads, **others}  # fmt: skip
@@ -244,10 +264,6 @@ SEEN: dict[str, Written] = {
         {"50": {"name": "deeplabv3_resnet50"}, "101": {"name": "deeplabv3_resnet101"},
          "mobile": {"name": "deeplabv3_mobilenet_v3_large"}},
         {"side": (320, 480, 512, 520)},
-    ),
-    "dinov2": Written(
-        dinov2, {"side": 56, **FEW},
-        {"small": widths(384, 12, 6), "base": BASE, "large": LARGE}, {"side": (224, 224, 392, 518)},
     ),
     "detr": Written(
         detr, {"side": 64, "queries": 5, "backbone": FEW_STAGES, **steps(32, 1, 2)},
@@ -321,5 +337,11 @@ SEEN: dict[str, Written] = {
     ),
     "spectrograms": Written(
         spectrograms, {"frames": 64, **FEW}, {"base": BASE, "small": widths(384, 12, 6)}, {"frames": (512, 1024)},
+    ),
+    "sdxl_unet": Written(
+        sdxl_unet, {"side": 16, "widths": (64, 64, 64), "depths": (1, 1, 1), "text_width": 32},
+        {"narrow": {"widths": (192, 384, 768), "depths": (1, 2, 4)},
+         "shallow": {"widths": (320, 640, 1280), "depths": (1, 1, 1)}},
+        {"side": (64, 96, 128), "text_width": (1280, 2048)},
     ),
 }  # fmt: skip

@@ -181,12 +181,6 @@ TEXTS: dict[str, Written] = {
         {"small": llama_like(1024, 3584, 6, 16, 4, 32000), "tiny": llama_like(512, 1792, 8, 8, 4, 32000)},
         model="MixtralForCausalLM", length=(512, 1024, 2048), padded=PADDED,
     ),
-    "qwen3_moe": written(
-        decoder, SMALL | {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2},
-        {"small": llama_like(1024, 3072, 8, 16, 4, 151936, moe_intermediate_size=384, num_experts=32),
-         "narrow": llama_like(768, 2048, 8, 12, 4, 50304, moe_intermediate_size=384, num_experts=32)},
-        model="Qwen3MoeForCausalLM", head_dim=128, num_experts_per_tok=4, length=(512, 1024, 2048), padded=PADDED,
-    ),
     "deepseek_v3": written(
         decoder,
         llama_like(64, 128, 3, 4, 4, 500, moe_intermediate_size=32, n_routed_experts=8, q_lora_rank=32, kv_lora_rank=32,
