@@ -96,7 +96,8 @@ def series_transformer(length: int, features: int, horizon: int, **sizes: Any) -
 
 def dense_graph(nodes: int, features: int, classes: int, **sizes: Any) -> Net:
     def linked(rows: int, device: str, dtype: torch.dtype) -> Tensor:
-        return torch.randint(0, 2, (rows, nodes, nodes), device=device).to(dtype)
+        """Made on the CPU: on the GPU the wider numbers would take memory that the step does not know of."""
+        return torch.randint(0, 2, (rows, nodes, nodes)).to(dtype).to(device)
 
     fields = {"x": floats(nodes, features), "adj": linked, "labels": below(classes)}
     return trained(lambda: nets.DenseGCN(features, classes=classes, **sizes), classify, fields)
