@@ -5,12 +5,15 @@
     python benchmarks/libraries_draw.py --part sealed --predicted PREDICTIONS    # 52 more, drawn later
     python benchmarks/libraries_draw.py --part unread --predicted PREDICTIONS    # 50 more, of other libraries too
     python benchmarks/libraries_draw.py --part last --predicted PREDICTIONS      # what was left of some of them
+    python benchmarks/libraries_draw.py --part usual --predicted PREDICTIONS     # 44 that people train
     python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
 
 A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
 are the names below, written down before the seed put them in order. Every third family of a library's order is open,
 the others are closed; sealed are the next closed ones, after those that were drawn, and unread the next after these
-and all families of libraries that no earlier part had; last are the next of both.
+and all families of libraries that no earlier part had; last are the next of both. The usual
+part has families of its own, listed in usual_families.py, and draws by the weights that stand there; theirs may have
+been seen, but no earlier row may have the same peaks.
 For each the part's seed draws the variant with 5 to 350 million
 parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the
 GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the batch is scaled by what is
@@ -31,19 +34,22 @@ import re
 import time
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import torch
 
 import forks
+import usual_families as usual
 from loop import training_step
 from second_predict import predict_case, summary
 from zoo_case import Precision
 from zoo_libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
 
+Choice = TypeVar("Choice")
 SEED = 20261120
 UNREAD_SEED, LAST_SEED = "20261118 unread", "20261118 last"
 WRITTEN_NAMES: dict[str, tuple[str, ...]] = {
@@ -111,6 +117,7 @@ COUNTS: dict[Part, dict[str, int]] = {
                "pytorchvideo": 2, "encodec": 1, "itransformer": 1, "routing_transformer": 1, "linformer": 1,
                "lightly": 1, "transformers_more": 7},
     "last": {"timm": 10, "monai": 1, "smp": 1, "vit_pytorch": 3, "transformers_more": 2},
+    "usual": {"usual": usual.COUNT},
 }  # fmt: skip
 OF_SEED: dict[Part, tuple[Part, ...]] = {
     "open": ("open",),
@@ -118,9 +125,14 @@ OF_SEED: dict[Part, tuple[Part, ...]] = {
     "sealed": ("closed",),
     "unread": ("closed", "unread"),
     "last": ("closed", "unread"),
+    "usual": ("usual",),
 }
 """Where a part takes its families."""
-SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {"unread": UNREAD_SEED, "last": LAST_SEED}
+SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {
+    "unread": UNREAD_SEED,
+    "last": LAST_SEED,
+    "usual": usual.SEED,
+}
 """What draws how they are trained."""
 ROW = 3
 PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
@@ -128,6 +140,8 @@ OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor
 CHECKPOINTING = ("set_grad_checkpointing", "enable_gradient_checkpointing")
 FEWEST, MOST = 5_000_000, 350_000_000
 ROWS = (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 320, 384, 512, 768, 1024)
+MANY_ROWS = (*ROWS, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768)
+"""For nets as small as users write them."""
 SHORTEST_MS, LONGEST_MS, LONGEST_STEP_MS, LARGEST_BYTES = 15, 120, 180, 34 * 2**30
 LIMIT_S, SLOWEST_S, TRIES = 480, 80, 4
 
@@ -144,6 +158,9 @@ class Skipped(Exception):
 
 
 def order(library: str) -> Iterator[Job]:
+    if library == "usual":
+        yield from (Job(family, library, "usual") for family in usual.order())
+        return
     names = sorted(families(library))
     is_new = library not in COUNTS["open"]  # a library that only the last part has
     shuffled = random.Random(f"{UNREAD_SEED if is_new else SEED} {library}").sample(names, len(names))
@@ -196,6 +213,56 @@ def draw_family(job: Job) -> tuple[Drawn, float]:
     )
 
 
+def draw_usual(job: Job) -> tuple[Drawn, float]:
+    """The same for the usual part, by its weights."""
+    chance = random.Random(f"{usual.SEED} trained {job.family}")  # not the numbers that put it in its place
+    written = importlib.import_module(f"zoo_libraries_{job.library}").WRITTEN[job.family]
+    precision = weighted(chance, usual.precisions(job.family))
+    optimizer = weighted(chance, usual.OPTIMIZERS)
+    shares = (usual.CHANNELS_LAST, usual.CHECKPOINTED, usual.CLIPPED, usual.ACCUMULATED)
+    channels_last, checkpointed, clipped, accumulated = (chance.random() < share for share in shares)
+    micro_batches = chance.choice(usual.MICRO_BATCHES)
+    target_ms = math.exp(chance.uniform(*map(math.log, usual.TARGET_MS)))
+    size = chance.choice(sorted(written.sizes))
+    options = {name: chance.choice(values) for name, values in written.options.items()}
+    net = net_of(job.library, job.family, size, tiny=False, options=options)
+    if precision not in net.precisions:
+        precision = weighted(chance, {other: usual.precisions(job.family)[other] for other in net.precisions})
+    drawn = Drawn(
+        family=job.family,
+        name="_".join(part for part in (job.library, job.family, size, precision) if part),
+        part=job.part,
+        library=job.library,
+        model=job.family,
+        size=size,
+        precision=precision,
+        optimizer=optimizer,
+        channels_last=channels_last and net.may_be_channels_last,
+        checkpointed=checkpointed and may_be_checkpointed(built(net).net),
+        clip_grad_norm=1.0 if clipped else None,
+        rows=net.rows,
+        micro_batches=micro_batches if accumulated else 1,
+        options=options,
+    )
+    return drawn, target_ms
+
+
+def weighted(chance: random.Random, weights: Mapping[Choice, int]) -> Choice:
+    return chance.choices(list(weights), list(weights.values()))[0]
+
+
+def may_be_checkpointed(net: Any) -> bool:
+    """transformers' models all have the method, and say whether it works."""
+    return bool(getattr(net, "supports_gradient_checkpointing", any(hasattr(net, name) for name in CHECKPOINTING)))
+
+
+@cache
+def earlier_peaks() -> set[tuple[int, ...]]:
+    """Of every row that was predicted before."""
+    lines = (line for path in DRAWN.parent.glob("*predicted*_h200.jsonl") for line in path.read_text().splitlines())
+    return {tuple(row["classic"]) for row in map(json.loads, lines) if "classic" in row}
+
+
 def some_variant(job: Job, chance: random.Random) -> tuple[str, str, Trained]:
     """The first of a shuffled family with so many parameters; of a written one, any of its sizes."""
     if job.library in WRITTEN_NAMES:
@@ -224,23 +291,28 @@ def built(net: Any) -> Any:
 def fitting_rows(drawn: Drawn, target_ms: float) -> tuple[Drawn, dict[str, Any]]:
     """The batch by which the GPU is busy as long as was drawn, and the prediction."""
     variant = "every layer" if drawn.checkpointed else "plain"
+    is_usual = drawn.part == "usual"
+    limits = (LONGEST_MS, LONGEST_STEP_MS, TRIES)
+    longest_ms, longest_step_ms, tries = (usual.LONGEST_MS, usual.LONGEST_STEP_MS, usual.TRIES) if is_usual else limits
     tried: dict[int, dict[str, Any]] = {}
     while True:
         begin_s = time.process_time()
         tried[drawn.rows] = row = predict_case(case_of(drawn), variant)
         if (lasted_s := time.process_time() - begin_s) > SLOWEST_S:
             raise Skipped(f"takes {lasted_s:.0f} s to predict")
-        room = min(target_ms / row["busy_ms"], LONGEST_STEP_MS / row["step_ms"], LARGEST_BYTES / row["classic"][1])
-        rows = max((rows for rows in ROWS if rows <= drawn.rows * room), default=1)
-        if rows in tried or 0.8 < room < 1.25 or len(tried) == TRIES:
+        room = min(target_ms / row["busy_ms"], longest_step_ms / row["step_ms"], LARGEST_BYTES / row["classic"][1])
+        rows = max((rows for rows in (MANY_ROWS if is_usual else ROWS) if rows <= drawn.rows * room), default=1)
+        if rows in tried or 0.8 < room < 1.25 or len(tried) == tries:
             break
         drawn = replace(drawn, rows=rows)
-    is_short = row["step_ms"] <= LONGEST_STEP_MS and SHORTEST_MS <= row["busy_ms"] <= LONGEST_MS
+    is_short = row["step_ms"] <= longest_step_ms and SHORTEST_MS <= row["busy_ms"] <= longest_ms
     if not (is_short and row["classic"][1] <= LARGEST_BYTES):
         raise Skipped(
             f"a batch of {drawn.rows} is predicted to take {row['busy_ms']:.0f} ms of the GPU, {row['step_ms']:.0f} ms,"
             f" and {row['classic'][1] / 2**30:.1f} GiB"
         )
+    if is_usual and tuple(row["classic"]) in earlier_peaks():
+        raise Skipped("an earlier row has the same peaks")
     return drawn, row
 
 
@@ -250,7 +322,7 @@ def consider(job: Job) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     where = "build"
     try:
-        drawn, target_ms = draw_family(job)
+        drawn, target_ms = draw_usual(job) if job.part == "usual" else draw_family(job)
         where = "train"
         small = replace(drawn, precision="fp32")  # a CPU's other types are slow
         training_step(case_of(small, tiny=True), "cpu", drawn.checkpointed)()
@@ -268,7 +340,7 @@ def consider(job: Job) -> dict[str, Any]:
 def draw(part: Part, library: str, predicted: Path) -> None:
     """The families of one library, until there are enough."""
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
-    done = {line["family"] for line in lines}
+    done = {line["family"] for line in lines if (line["part"] == "usual") == (part == "usual")}
     here = [line for line in lines if (line["part"], line["library"]) == (part, library) and "skipped" not in line]
     missing = COUNTS[part].get(library, 0) - len(here)
     if missing <= 0:
@@ -276,7 +348,7 @@ def draw(part: Part, library: str, predicted: Path) -> None:
     module = importlib.import_module(f"zoo_libraries_{library}")
     jobs = [replace(job, part=part) for job in order(library) if job.part in OF_SEED[part]]
     jobs = [job for job in jobs if job.family not in done]
-    if library in WRITTEN_NAMES:  # as many as are written; whoever needs more writes them first
+    if library in WRITTEN_NAMES or library == "usual":  # as many as are written; whoever needs more writes them first
         jobs = list(itertools.takewhile(lambda job: job.family in module.WRITTEN, jobs))
     for job, found in forks.run(jobs, consider, width=1, timeout_s=LIMIT_S):
         if "drawn" in found:

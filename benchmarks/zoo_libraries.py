@@ -1,9 +1,9 @@
 """Nets that public libraries have, as a seed drew them: timm, torchvision, diffusers, monai and others.
 
 libraries_draw.py drew them and wrote results/libraries_drawn.jsonl; here its lines become cases. `open` ones are there
-to develop with, `closed` ones are predicted before anybody measures them; so are `sealed`, `unread` and `last` ones,
-drawn later. They are not part of `zoo()`; `select` knows by name those whose library can be imported, and imports it
-then.
+to develop with, `closed` ones are predicted before anybody measures them; so are `sealed`, `unread`, `last` and `usual`
+ones, drawn later. They are not part of `zoo()`; `select` knows by name those whose library can be imported, and imports
+it then.
 Nothing else is imported here, and nothing needs a GPU. In: whether they are to be small (a CPU then trains them in
 seconds). Out: cases.
 """
@@ -29,7 +29,7 @@ from zoo_case import Case, Precision
 from zoo_survey_nets import Net, to_layout
 
 DRAWN = Path(__file__).parent / "results" / "libraries_drawn.jsonl"
-Part = Literal["open", "closed", "sealed", "unread", "last"]
+Part = Literal["open", "closed", "sealed", "unread", "last", "usual"]
 PACKAGES = {
     "timm": "timm",
     "torchvision": "torchvision",
@@ -55,8 +55,10 @@ PACKAGES = {
     "linformer": "linformer",
     "lightly": "lightly",
     "transformers_more": "transformers",
+    "usual": "transformers",
 }
-"""The package of each library; zoo_libraries_NAME.py has its nets."""
+"""The package of each library; zoo_libraries_NAME.py has its nets.
+Some usual ones need timm, torchvision or diffusers."""
 STARTS_CUDA = ("pyg", "itransformer", "speechbrain")
 """What starts CUDA when it is imported or built, and must not be by a process that forks others which use CUDA;
 speechbrain also changes for the whole process how scripted functions run."""
@@ -88,6 +90,9 @@ class Drawn:
     checkpointed: bool
     clip_grad_norm: float | None
     rows: int
+    micro_batches: int = 1
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """What else was drawn of a written model, beside its size: lengths, sides, padding."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class Written:
     make: Callable[..., Net]
     tiny: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"": {}})
+    options: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """What any size may have, and of what one is drawn; small ones have those that are true or false."""
 
 
 class Trained(nn.Module):
@@ -111,9 +118,11 @@ class Trained(nn.Module):
         return self.loss(self.net, **batch)
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None) -> None:
-        """As the library does it, which is without reentrance in all of them."""
+        """As the library does it, which is without reentrance in all of them, if it is told so."""
         net: Any = self.net
-        if hasattr(net, "set_grad_checkpointing"):
+        if hasattr(net, "gradient_checkpointing_enable"):
+            net.gradient_checkpointing_enable(gradient_checkpointing_kwargs=gradient_checkpointing_kwargs)
+        elif hasattr(net, "set_grad_checkpointing"):
             net.set_grad_checkpointing(True)
         else:
             net.enable_gradient_checkpointing()
@@ -164,17 +173,21 @@ def stand_ins(*names: str) -> Iterator[None]:
             del sys.modules[name]
 
 
-def net_of(library: str, model: str, size: str, tiny: bool) -> Net:
+def net_of(library: str, model: str, size: str, tiny: bool, options: Mapping[str, Any] | None = None) -> Net:
     module = import_nets(library)
     if not hasattr(module, "WRITTEN"):
         return module.net(model, tiny)  # type: ignore[no-any-return]
     written: Written = module.WRITTEN[model]
-    return written.make(**(written.tiny if tiny else written.sizes[size]))
+    options = options or {}
+    if tiny:
+        kept = {key: value for key, value in options.items() if isinstance(value, bool)}
+        return written.make(**{**written.tiny, **kept})
+    return written.make(**{**written.sizes[size], **options})
 
 
 def case_of(drawn: Drawn, tiny: bool = False) -> Case:
     dtype = torch.bfloat16 if drawn.precision == "bf16" else torch.float32
-    net = partial(net_of, drawn.library, drawn.model, drawn.size, tiny)
+    net = partial(net_of, drawn.library, drawn.model, drawn.size, tiny, drawn.options)
 
     def build() -> nn.Module:
         convert: Any = net().build().to  # the memory format is missing from its type
@@ -192,6 +205,7 @@ def case_of(drawn: Drawn, tiny: bool = False) -> Case:
         optimizer=OPTIMIZERS[drawn.optimizer],
         checkpoint=drawn.checkpointed,
         clip_grad_norm=drawn.clip_grad_norm,
+        micro_batches=drawn.micro_batches,
     )
 
 

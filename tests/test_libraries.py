@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
     import libraries_draw
+    import usual_families
     import zoo
     import zoo_libraries
     from loop import training_step
@@ -32,7 +33,7 @@ def drawn(library: str, model: str, size: str = "", **changed: object) -> Drawn:
 
 
 def test_every_family_was_drawn_once_and_what_was_left_out_has_a_reason() -> None:
-    families = [line["family"] for line in lines()]
+    families = [(line["family"], line["part"] == "usual") for line in lines()]  # which may have what others had
     assert len(set(families)) == len(families)
     assert all(line.get("skipped") or line["name"] for line in lines())
     found = zoo_libraries.read_drawn()
@@ -46,6 +47,7 @@ def test_every_family_was_drawn_once_and_what_was_left_out_has_a_reason() -> Non
         "sealed": 52,
         "unread": 50,
         "last": 17,
+        "usual": 44,
     }
 
 
@@ -57,8 +59,18 @@ def test_every_third_family_is_open_and_a_name_is_of_one_library() -> None:
     assert sorted(job.family for job in jobs) == sorted(libraries_draw.WRITTEN_NAMES["monai"])
     parts = {job.family: job.part for library in libraries_draw.WRITTEN_NAMES for job in libraries_draw.order(library)}
     for line in lines():
-        if line["family"] in parts:  # later parts have what was left of the closed ones
+        if line["family"] in parts and line["part"] != "usual":  # later parts have what was left of the closed ones
             assert parts[line["family"]] in (line["part"], *libraries_draw.OF_SEED[line["part"]])
+
+
+def test_usual_families_stand_in_the_order_of_their_weights_and_the_first_of_them_were_drawn() -> None:
+    order = usual_families.order()
+    assert sorted(order) == sorted(usual_families.FAMILIES)
+    considered = [line["family"] for line in lines() if line["part"] == "usual"]
+    assert considered == order[: len(considered)]
+    heavy = [weight for name, weight in usual_families.FAMILIES.items() if name in order[:44]]
+    light = [weight for name, weight in usual_families.FAMILIES.items() if name in order[44:]]
+    assert sum(heavy) / len(heavy) > sum(light) / len(light)
 
 
 def test_names_are_known_only_where_their_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +108,9 @@ def test_a_batch_is_of_the_weights_type_and_layout(monkeypatch: pytest.MonkeyPat
         ("diffusers", "sd_3", "small", True),
         ("monai", "seg_resnet_vae", "16", False),
         ("smp", "fpn", "resnet50", False),
+        ("usual", "qwen2", "half_billion", True),
+        ("usual", "lora", "half_billion", False),
+        ("usual", "actor_critic", "atari", False),
     ],
 )
 def test_a_small_net_of_each_library_is_trained(library: str, model: str, size: str, checkpointed: bool) -> None:
