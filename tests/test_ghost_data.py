@@ -66,6 +66,20 @@ def test_unknown_integers_are_what_was_stated_and_the_bins_of_a_count_what_it_sa
         assert torch.tensor([0, 2, 2], device="cuda").bincount().tolist() == [1, 0, 2]
 
 
+def test_elements_are_repeated_as_often_as_is_known_or_stated() -> None:
+    with ghost_gpu("h200"):
+        x = torch.randn(3, 2, device="cuda")
+        known = torch.tensor([2, 0, 3], device="cuda")
+        assert torch.repeat_interleave(x, known, dim=0).shape == (5, 2)
+        assert torch.repeat_interleave(known).tolist() == [0, 0, 2, 2, 2]
+        unknown = torch.randint(4, (3,), device="cuda")
+        assert torch.repeat_interleave(x, unknown, dim=0, output_size=7).shape == (7, 2)
+        with pytest.raises(DataDependentShape, match=r"repeat_interleave at .*test_ghost_data\.py:\d+"):
+            torch.repeat_interleave(x, unknown, dim=0)
+        with assume_size(4):
+            assert torch.repeat_interleave(x, unknown, dim=0).shape == (4, 2)
+
+
 def test_questions_about_data_are_answered_as_if_nothing_special_happened() -> None:
     with ghost_gpu("h200"):
         x = torch.randn(3, device="cuda", requires_grad=True)

@@ -142,6 +142,15 @@ def count_bins(x: torch.Tensor, minimum: int) -> int:
     return minimum if minimum and not _STATED_SIZES else _stated_size("aten.bincount")
 
 
+def count_repeats(repeats: torch.Tensor) -> int:
+    """How many elements there are when each is repeated so often: known, or stated by the user; raises when neither."""
+    values = known_value(repeats)
+    if values is None:
+        return _stated_size("aten.repeat_interleave")
+    with torch_compat.host_kernels():
+        return int(values.sum())
+
+
 def _stated_size(op_name: str, line: str | None = None) -> int:
     if _STATED_SIZES:
         return _STATED_SIZES[-1]

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from trainfit.ghost.answers import count_bins, count_nonzero, count_unique, note_written_through
+from trainfit.ghost.answers import count_bins, count_nonzero, count_repeats, count_unique, note_written_through
 from trainfit.ghost.tensor import META
 from trainfit.torch_compat import host_kernels, suggest_memory_format
 
@@ -289,6 +289,10 @@ def _bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: i
     return x.new_empty(count_bins(x, minlength), dtype=dtype)
 
 
+def _repeat_interleave(repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
+    return repeats.new_empty(count_repeats(repeats) if output_size is None else output_size)
+
+
 def _grouped_mm(
     a: torch.Tensor,
     b: torch.Tensor,
@@ -390,4 +394,5 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._unique2.default: _unique,
     aten.bincount.default: _bincount,
+    aten.repeat_interleave.Tensor: _repeat_interleave,
 }
