@@ -2,11 +2,13 @@
 
     python benchmarks/corpus_draw.py --out FOLDER --seconds 1500 --share 0/2     # one half, beside another process
     python benchmarks/corpus_draw.py --out FOLDER --zoo                          # nets of this folder
+    python benchmarks/corpus_draw.py --out FOLDER --usual                        # what people train
 
 Nets are those of the libraries' families that are open (libraries_draw.py) or were measured before, in several
 variants, and model types of transformers that a survey drew (survey_draw.py), each in another precision, layout and
 batch than there: a seed draws them; with `--zoo` those that this folder has in plain torch or by hand, as they are,
-whose GPU time was measured. Every fourth type of transformers, and the families that are still unread, stay
+whose GPU time was measured; with `--usual` the families of the part usual, each in other sizes, lengths, precisions and
+batches than its row has. Every fourth type of transformers, and the families that are still unread, stay
 out: other nets are to be predicted blindly. FOLDER/NAME.json.gz: the net, and per distinct op of a steady step how
 often it is called, what it is priced at, and by which rule. Nets that are there are not traced again.
 """
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import importlib
 import json
 import math
 import random
@@ -31,6 +34,7 @@ import torch
 import forks
 import libraries_draw
 import survey
+import usual_families
 import zoo_libraries
 from trainfit._time_estimate import price_steady_step
 from trainfit.cost import Pricing, pricing_for
@@ -61,11 +65,19 @@ def jobs() -> list[Job]:
     families = [
         (job.family, job.library)
         for library in zoo_libraries.PACKAGES
+        if library != "usual"
         for job in libraries_draw.order(library)
         if (job.part == "open" or job.family in seen) and is_written(job.family, library)
     ]
     found = [Job(*family, number) for family in families for number in range(VARIANTS)]
     found += [Job(drawn.name, "transformers", 0) for drawn in survey.read_drawn() if not is_held_out(drawn.type)]
+    return random.Random(SEED).sample(found, len(found))
+
+
+def usual_jobs() -> list[Job]:
+    """Those of the part usual, whose rows were measured; families that no row has yet stay out."""
+    families = [drawn.family for drawn in zoo_libraries.read_drawn() if drawn.part == "usual"]
+    found = [Job(family, "usual", number) for family in families for number in range(VARIANTS)]
     return random.Random(SEED).sample(found, len(found))
 
 
@@ -98,10 +110,11 @@ def trace(job: Job) -> dict[str, Any]:
         drawn = another_survey(next(one for one in survey.read_drawn() if one.name == job.family), chance)
         found = ops_of(survey.case_of(drawn), drawn.checkpointed, pricing)
     else:
-        drawn, target_ms = another_of_library(job, chance)
+        drawn, target_ms = (another_usual if job.library == "usual" else another_of_library)(job, chance)
         found = ops_of(zoo_libraries.case_of(drawn), drawn.checkpointed, pricing)
         room = target_ms / found["busy_ms"]
-        rows = max((rows for rows in libraries_draw.ROWS if rows <= drawn.rows * room), default=1)
+        choice = libraries_draw.MANY_ROWS if job.library == "usual" else libraries_draw.ROWS
+        rows = max((rows for rows in choice if rows <= drawn.rows * room), default=1)
         if rows != drawn.rows:
             drawn = replace(drawn, rows=rows)
             found = ops_of(zoo_libraries.case_of(drawn), drawn.checkpointed, pricing)
@@ -133,6 +146,33 @@ def another_of_library(job: Job, chance: random.Random) -> tuple[zoo_libraries.D
         rows=net.rows,
     )
     return drawn, target_ms
+
+
+def another_usual(job: Job, chance: random.Random) -> tuple[zoo_libraries.Drawn, float]:
+    """By the weights of usual_families.py, with this job's own chance."""
+    usual, weighted = usual_families, libraries_draw.weighted
+    written = importlib.import_module("zoo_libraries_usual").WRITTEN[job.family]
+    size = chance.choice(sorted(written.sizes))
+    options = {name: chance.choice(values) for name, values in written.options.items()}
+    net = zoo_libraries.net_of(job.library, job.family, size, tiny=False, options=options)
+    weights = {kind: weight for kind, weight in usual.precisions(job.family).items() if kind in net.precisions}
+    precision = weighted(chance, weights)
+    drawn = zoo_libraries.Drawn(
+        family=job.family,
+        name="_".join(part for part in (job.library, job.family, size, precision) if part),
+        part="usual",
+        library=job.library,
+        model=job.family,
+        size=size,
+        precision=precision,
+        optimizer=weighted(chance, usual.OPTIMIZERS),
+        channels_last=chance.random() < usual.CHANNELS_LAST and net.may_be_channels_last,
+        checkpointed=False,
+        clip_grad_norm=1.0 if chance.random() < usual.CLIPPED else None,
+        rows=net.rows,
+        options=options,
+    )
+    return drawn, math.exp(chance.uniform(*map(math.log, usual.TARGET_MS)))
 
 
 def another_survey(drawn: survey.Drawn, chance: random.Random) -> survey.Drawn:
@@ -167,8 +207,8 @@ def write(path: Path, line: dict[str, Any]) -> None:
     path.write_bytes(gzip.compress(json.dumps(line).encode(), mtime=0))
 
 
-def left(out: Path, part: int, parts: int, is_zoo: bool) -> Iterator[Job]:
-    for number, job in enumerate(zoo_jobs() if is_zoo else jobs()):
+def left(out: Path, part: int, parts: int, chosen: list[Job]) -> Iterator[Job]:
+    for number, job in enumerate(chosen):
         if number % parts == part and not path_of(out, job).exists():
             yield job
 
@@ -183,11 +223,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1500)
     parser.add_argument("--share", default="0/1")
     parser.add_argument("--zoo", action="store_true")
+    parser.add_argument("--usual", action="store_true")
     args = parser.parse_args()
     part, parts = map(int, args.share.split("/"))
     args.out.mkdir(parents=True, exist_ok=True)
+    chosen = zoo_jobs() if args.zoo else usual_jobs() if args.usual else jobs()
     until_s = time.monotonic() + args.seconds
-    for job, found in forks.run(list(left(args.out, part, parts, args.zoo)), trace, width=1, timeout_s=LIMIT_S):
+    for job, found in forks.run(list(left(args.out, part, parts, chosen)), trace, width=1, timeout_s=LIMIT_S):
         if "error" in found:
             text = re.sub(r"\S*/site-packages/", "", found["error"])[:160]
         else:

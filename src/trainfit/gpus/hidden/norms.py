@@ -6,9 +6,10 @@ Sources: layer_norm_kernel.cu, group_norm_kernel.cu, Normalization.cuh, Normaliz
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.reductions import staging
+from trainfit.gpus.hidden.reductions import WELFORD_BYTES, staging
 from trainfit.gpus.hidden.tensors import (
     HALVES,
     Rule,
@@ -93,7 +94,17 @@ def _group_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    return _welford(tensor_argument(op, 0), 4)
+    x = tensor_argument(op, 0)
+    if len(x.shape) == 3 and not is_contiguous(x):
+        return _any_statistics(x, gpu) if op.args[5] is True else ()
+    return _welford(x, 4)
+
+
+def _any_statistics(x: TensorRef, gpu: Gpu) -> tuple[int, ...]:
+    """Of a sequence that lies otherwise: those of any reduction, for which bfloat16 becomes float32 first."""
+    wide = replace(x, dtype="float32")
+    copy = (wide.numel * item_bytes(wide.dtype),) if x.dtype == "bfloat16" else ()
+    return (*copy, *staging(wide, (0, 2), gpu, WELFORD_BYTES))
 
 
 def _batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:

@@ -150,7 +150,17 @@ def _logsumexp(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (largest, *sums, *freed(sums), *is_infinite, *freed(is_infinite), nbytes(tensor), OUTPUT, *sums)
 
 
+WELFORD_BYTES = 16
+"""What a variance has of each output meanwhile: a mean, a sum of squares, and two counts."""
+
+
+def _variance(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    dims = argument(op, 1, "dim", None)
+    return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu, WELFORD_BYTES)
+
+
 RULES: dict[str, Rule] = {
+    **{f"aten.{name}.correction": _variance for name in ("var", "std", "var_mean", "std_mean")},
     "aten.logsumexp.default": _logsumexp,
     "aten.sum.default": _sum,
     "aten.sum.dim_IntList": _sum,
