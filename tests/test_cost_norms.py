@@ -63,6 +63,20 @@ def test_a_batch_norm_s_gradient_that_lies_otherwise_is_summed_up_by_one_kernel_
     assert gradient_of_a_norm(image, "bfloat16[100,8,10,10]", "float32[8]").rule != one.rule
 
 
+def test_torch_s_batch_norm_of_a_turned_sequence_goes_element_by_element() -> None:
+    # 1000 sequences of 20 places with 8 channels, which come last: 160,000 elements. A half is widened first; in the
+    # backward pass a sector for each element that is apart comes twice, and elements in order twice, too.
+    elements, turned, in_order = 160_000, "[1000,8,20]{160,1,8}", "[1000,8,20]"
+    assert norm_bytes("native_batch_norm", f"bfloat16{turned}", True, 2) == (48 + 14) * elements
+    assert norm_bytes("native_batch_norm", f"float32{turned}", True, 2) == 48 * elements
+    assert norm_bytes("native_batch_norm_backward", f"float32{turned}", True, 2) == (4 * 32 + 4) * elements
+    mixed = gradient_of_a_norm(f"bfloat16{in_order}", f"bfloat16{turned}", "bfloat16[8]")
+    assert mixed.rule == "native_batch_norm_backward turned 2"
+    assert mixed.nbytes == (2 * 2 + 2 * 32 + 2) * elements
+    plain = gradient_of_a_norm(f"bfloat16{in_order}", f"bfloat16{in_order}", "bfloat16[8]")
+    assert plain.rule == "native_batch_norm_backward nchw 2"
+
+
 def test_the_gradient_of_a_single_channel_is_written_by_a_block_for_each_image() -> None:
     # Its million places are 2048 steps of 512 threads, of which four times two wait at once; the cache answers.
     image = "bfloat16[2,1,1024,1024]"

@@ -270,6 +270,30 @@ def test_workspaces_of_convolutions_are_mostly_known(
             (16_384, 16_384, 4096, -4096, -16_384, 524_288_000, OUTPUT),
             id="the sum of exponentials is formed beside its terms",
         ),
+        pytest.param(  # 32 x 4 threads, 4 channels each: 132 x 16 blocks, 528 for each of the 4 groups of channels
+            "aten.native_batch_norm.default",
+            "bf16[1024,512,256]{131072,1,512}, bf16[512], bf16[512], bf16[512], bf16[512], True, 0.1, 1e-05",
+            (512 * MIB, 528 * MIB, 16),
+            id="a turned sequence of bfloat16 becomes float32 for its variance, which is split",
+        ),
+        pytest.param(
+            "aten.native_batch_norm.default",
+            "f16[1024,512,256]{131072,1,512}, f16[512], f16[512], f16[512], f16[512], True, 0.1, 1e-05",
+            (528 * MIB, 16),
+            id="float16 does not",
+        ),
+        pytest.param(
+            "aten.native_batch_norm.default",
+            "bf16[1024,512,256]{131072,1,512}, bf16[512], bf16[512], bf16[512], bf16[512], False, 0.1, 1e-05",
+            (),
+            id="given statistics need none",
+        ),
+        pytest.param(
+            "aten.var_mean.correction",
+            "f32[1024,512,256]{131072,1,512}, (0, 2)",
+            (528 * MIB, 16),
+            id="a variance has four numbers of each output meanwhile",
+        ),
     ],
 )
 def test_steps_of_one_op(name: str, inputs: str, steps: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
