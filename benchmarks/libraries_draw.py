@@ -6,6 +6,7 @@
     python benchmarks/libraries_draw.py --part unread --predicted PREDICTIONS    # 50 more, of other libraries too
     python benchmarks/libraries_draw.py --part last --predicted PREDICTIONS      # what was left of some of them
     python benchmarks/libraries_draw.py --part usual --predicted PREDICTIONS     # 44 that people train
+    python benchmarks/libraries_draw.py --part usual_more --predicted PREDICTIONS    # 22 more of these
     python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
 
 A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
@@ -13,7 +14,7 @@ are the names below, written down before the seed put them in order. Every third
 the others are closed; sealed are the next closed ones, after those that were drawn, and unread the next after these
 and all families of libraries that no earlier part had; last are the next of both. The usual
 part has families of its own, listed in usual_families.py, and draws by the weights that stand there; theirs may have
-been seen, but no earlier row may have the same peaks.
+been seen, but no earlier row may have the same peaks; usual_more goes on in the same order where usual stopped.
 For each the part's seed draws the variant with 5 to 350 million
 parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the
 GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the batch is scaled by what is
@@ -118,6 +119,7 @@ COUNTS: dict[Part, dict[str, int]] = {
                "lightly": 1, "transformers_more": 7},
     "last": {"timm": 10, "monai": 1, "smp": 1, "vit_pytorch": 3, "transformers_more": 2},
     "usual": {"usual": usual.COUNT},
+    "usual_more": {"usual": usual.MORE},
 }  # fmt: skip
 OF_SEED: dict[Part, tuple[Part, ...]] = {
     "open": ("open",),
@@ -126,14 +128,17 @@ OF_SEED: dict[Part, tuple[Part, ...]] = {
     "unread": ("closed", "unread"),
     "last": ("closed", "unread"),
     "usual": ("usual",),
+    "usual_more": ("usual",),
 }
 """Where a part takes its families."""
 SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {
     "unread": UNREAD_SEED,
     "last": LAST_SEED,
     "usual": usual.SEED,
+    "usual_more": usual.SEED,
 }
 """What draws how they are trained."""
+USUAL_PARTS: tuple[Part, ...] = ("usual", "usual_more")
 ROW = 3
 PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
 OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor": 5}
@@ -291,7 +296,7 @@ def built(net: Any) -> Any:
 def fitting_rows(drawn: Drawn, target_ms: float) -> tuple[Drawn, dict[str, Any]]:
     """The batch by which the GPU is busy as long as was drawn, and the prediction."""
     variant = "every layer" if drawn.checkpointed else "plain"
-    is_usual = drawn.part == "usual"
+    is_usual = drawn.part in USUAL_PARTS
     limits = (LONGEST_MS, LONGEST_STEP_MS, TRIES)
     longest_ms, longest_step_ms, tries = (usual.LONGEST_MS, usual.LONGEST_STEP_MS, usual.TRIES) if is_usual else limits
     tried: dict[int, dict[str, Any]] = {}
@@ -322,7 +327,7 @@ def consider(job: Job) -> dict[str, Any]:
     warnings.simplefilter("ignore")
     where = "build"
     try:
-        drawn, target_ms = draw_usual(job) if job.part == "usual" else draw_family(job)
+        drawn, target_ms = draw_usual(job) if job.part in USUAL_PARTS else draw_family(job)
         where = "train"
         small = replace(drawn, precision="fp32")  # a CPU's other types are slow
         training_step(case_of(small, tiny=True), "cpu", drawn.checkpointed)()
@@ -340,7 +345,7 @@ def consider(job: Job) -> dict[str, Any]:
 def draw(part: Part, library: str, predicted: Path) -> None:
     """The families of one library, until there are enough."""
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
-    done = {line["family"] for line in lines if (line["part"] == "usual") == (part == "usual")}
+    done = {line["family"] for line in lines if (line["part"] in USUAL_PARTS) == (part in USUAL_PARTS)}
     here = [line for line in lines if (line["part"], line["library"]) == (part, library) and "skipped" not in line]
     missing = COUNTS[part].get(library, 0) - len(here)
     if missing <= 0:

@@ -3,8 +3,8 @@
     python benchmarks/libraries_table.py > benchmarks/results/libraries_h200.md
 
 In: results/libraries_h200.jsonl (survey_measure.py), libraries_steps_h200.jsonl (measure_host.py: further processes of
-steps that wait for the CPU), predictions of second_predict.py: libraries_PART_predicted_h200.jsonl of the parts usual,
-last, unread, sealed, closed and open, all committed before anything of the part was measured,
+steps that wait for the CPU), predictions of second_predict.py: libraries_PART_predicted_h200.jsonl of the parts
+usual_more, usual, last, unread, sealed, closed and open, all committed before anything of the part was measured,
 libraries_own_host_h200.jsonl (by what `calibrate` timed of the host in the run that measured) and
 libraries_PART_now_h200.jsonl (by the shipped profile, after they were looked into). Out: tables of the parts that were
 measured, and how many rows are within the limits. Errors are predicted / measured - 1.
@@ -33,6 +33,8 @@ USUAL = """What people train: of 87 families that were written down with weights
 (usual_families.py), a seed drew these, their sizes, lengths, precision, optimizer, padding, checkpointing, clipping,
 accumulation and batch. Families of earlier rows are among them, no row is. Nine are nets in plain torch, written for
 this part as users write them by hand. Predicted, and the predictions committed, before they were measured."""
+USUAL_MORE = """The next families of the same order, written and drawn after the part usual was measured, by the same
+seed and weights. Predicted, and the predictions committed, before they were measured."""
 LAST = """What was left of timm, and single families of vit_pytorch, monai, segmentation_models_pytorch and
 transformers. Code, profile and draw were committed; then one command predicted them without a GPU and
 measured them, so the predictions follow from that commit, but were not committed apart. What is off in the four that
@@ -123,6 +125,7 @@ def document() -> Iterator[str]:
     yield HEAD
     measured = {case for case, _ in read([RESULTS / "libraries_h200.jsonl"])}
     for name, title, text in (
+        ("usual_more", "Usual, continued: predicted before they were measured", USUAL_MORE),
         ("usual", "Usual: what people train, predicted before they were measured", USUAL),
         ("last", "Last: predicted before they were measured", LAST),
         ("unread", "Unread: predicted before they were measured", UNREAD),

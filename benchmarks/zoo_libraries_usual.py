@@ -6,8 +6,9 @@ Out: `WRITTEN`, by the names of the list; what is missing stood too late in that
 from __future__ import annotations
 
 from zoo_libraries import Written
+from zoo_libraries_usual_denoised import DENOISED
 from zoo_libraries_usual_own import OWN
 from zoo_libraries_usual_seen import SEEN
 from zoo_libraries_usual_texts import TEXTS
 
-WRITTEN: dict[str, Written] = TEXTS | SEEN | OWN
+WRITTEN: dict[str, Written] = TEXTS | SEEN | DENOISED | OWN

@@ -222,6 +222,46 @@ class ConvVAE(nn.Module):
         return self.decoder(self.decoder_input(z).view(-1, *self.shape)), mu, logvar
 
 
+class BasicBlock(nn.Module):
+    def __init__(self, in_planes: int, planes: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_planes, planes, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or in_planes != planes:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(in_planes, planes, 1, stride=stride, bias=False), nn.BatchNorm2d(planes)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = F.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out)) + self.shortcut(x)
+        return F.relu(out)
+
+
+class SmallResNet(nn.Module):
+    """ResNet for images of 32 x 32, as most of CIFAR's repositories have it."""
+
+    def __init__(self, width: int, blocks: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, width, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        layers, planes = [], width
+        for stage, count in enumerate(blocks):
+            for number in range(count):
+                after = width << stage
+                layers.append(BasicBlock(planes, after, 2 if stage and not number else 1))
+                planes = after
+        self.layers = nn.Sequential(*layers)
+        self.linear = nn.Linear(planes, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layers(F.relu(self.bn1(self.conv1(x))))
+        return self.linear(F.adaptive_avg_pool2d(out, 1).flatten(1))
+
+
 class DLRM(nn.Module):
     """Clicks by dense features, categories, and products of each with each."""
 
@@ -332,3 +372,164 @@ class ActorCritic(nn.Module):
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         hidden = self.network(obs / 255.0)
         return self.actor(hidden), self.critic(hidden).squeeze(-1)
+
+
+class WaveNet(nn.Module):
+    def __init__(self, residual: int, skip: int, stacks: int, layers: int, classes: int = 256) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(classes, residual)
+        dilations = [2**i for _ in range(stacks) for i in range(layers)]
+        self.pads = dilations
+        self.gates = nn.ModuleList([nn.Conv1d(residual, 2 * residual, 2, dilation=d) for d in dilations])
+        self.residuals = nn.ModuleList([nn.Conv1d(residual, residual, 1) for _ in dilations])
+        self.skips = nn.ModuleList([nn.Conv1d(residual, skip, 1) for _ in dilations])
+        self.out = nn.Sequential(nn.ReLU(), nn.Conv1d(skip, skip, 1), nn.ReLU(), nn.Conv1d(skip, classes, 1))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        x = self.embed(samples).transpose(1, 2)
+        skips = 0
+        for pad, gate, residual, skip in zip(self.pads, self.gates, self.residuals, self.skips, strict=True):
+            filtered, gated = gate(F.pad(x, (pad, 0))).chunk(2, dim=1)
+            h = torch.tanh(filtered) * torch.sigmoid(gated)
+            skips = skips + skip(h)
+            x = x + residual(h)
+        return self.out(skips)
+
+
+class ContrastiveNet(nn.Module):
+    """SimCLR: a ResNet and a projection."""
+
+    def __init__(self, width: int, blocks: tuple[int, ...], hidden: int, out: int) -> None:
+        super().__init__()
+        self.encoder = SmallResNet(width, blocks, 1)
+        features = self.encoder.linear.in_features
+        self.encoder.linear = nn.Identity()
+        self.projector = nn.Sequential(
+            nn.Linear(features, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, out)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.projector(self.encoder(x))
+
+
+class EmbeddedMLP(nn.Module):
+    """Tables: categories are looked up and stand beside the numbers."""
+
+    def __init__(
+        self, cardinalities: tuple[int, ...], numbers: int, hidden: tuple[int, ...], outputs: int, dropout: float
+    ) -> None:
+        super().__init__()
+        sizes = [min(600, round(1.6 * count**0.56)) for count in cardinalities]
+        self.embeds = nn.ModuleList(
+            [nn.Embedding(count, size) for count, size in zip(cardinalities, sizes, strict=True)]
+        )
+        self.emb_drop = nn.Dropout(0.04)
+        self.bn_cont = nn.BatchNorm1d(numbers)
+        layers: list[nn.Module] = []
+        for before, after in pairwise((sum(sizes) + numbers, *hidden)):
+            layers += [nn.Linear(before, after), nn.ReLU(inplace=True), nn.BatchNorm1d(after), nn.Dropout(dropout)]
+        self.layers = nn.Sequential(*layers, nn.Linear(hidden[-1], outputs))
+
+    def forward(self, cats: Tensor, nums: Tensor) -> Tensor:
+        x = torch.cat([embed(cats[:, i]) for i, embed in enumerate(self.embeds)], dim=1)
+        return self.layers(torch.cat([self.emb_drop(x), self.bn_cont(nums)], dim=1))
+
+
+class Generator(nn.Module):
+    """Of DCGAN."""
+
+    def __init__(self, nz: int, ngf: int, levels: int) -> None:
+        super().__init__()
+        width = ngf << (levels - 1)
+        layers = [nn.ConvTranspose2d(nz, width, 4, 1, 0, bias=False), nn.BatchNorm2d(width), nn.ReLU(True)]
+        for _ in range(levels - 1):
+            layers += [
+                nn.ConvTranspose2d(width, width // 2, 4, 2, 1, bias=False), nn.BatchNorm2d(width // 2), nn.ReLU(True),
+            ]  # fmt: skip
+            width //= 2
+        self.main = nn.Sequential(*layers, nn.ConvTranspose2d(width, 3, 4, 2, 1, bias=False), nn.Tanh())
+
+    def forward(self, noise: Tensor) -> Tensor:
+        return self.main(noise[:, :, None, None])
+
+
+class Discriminator(nn.Module):
+    def __init__(self, ndf: int, levels: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, ndf, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, inplace=True)]
+        for level in range(levels - 1):
+            layers += [
+                nn.Conv2d(ndf << level, ndf << (level + 1), 4, 2, 1, bias=False), nn.BatchNorm2d(ndf << (level + 1)),
+                nn.LeakyReLU(0.2, inplace=True),
+            ]  # fmt: skip
+        self.main = nn.Sequential(*layers, nn.Conv2d(ndf << (levels - 1), 1, 4, 1, 0, bias=False))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.main(images).flatten()
+
+
+class GAN(nn.Module):
+    """Both halves; while the generator learns, the other's weights take no gradients."""
+
+    def __init__(self, nz: int, width: int, levels: int) -> None:
+        super().__init__()
+        self.netG = Generator(nz, width, levels)
+        self.netD = Discriminator(width, levels)
+
+    def forward(self, real: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        fake = self.netG(noise)
+        on_real, on_fake = self.netD(real), self.netD(fake.detach())
+        self.netD.requires_grad_(False)
+        fooled = self.netD(fake)
+        self.netD.requires_grad_(True)
+        return on_real, on_fake, fooled
+
+
+class DoubleConv(nn.Sequential):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(
+            nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False), nn.BatchNorm2d(out_channels),
+            nn.ReLU(inplace=True),
+        )  # fmt: skip
+
+
+class Up(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int, bilinear: bool) -> None:
+        super().__init__()
+        if bilinear:
+            self.up: nn.Module = nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True)
+            self.conv = DoubleConv(in_channels + out_channels, out_channels)
+        else:
+            self.up = nn.ConvTranspose2d(in_channels, in_channels // 2, 2, stride=2)
+            self.conv = DoubleConv(in_channels // 2 + out_channels, out_channels)
+
+    def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
+        x1 = self.up(x1)
+        diff_y, diff_x = x2.size(2) - x1.size(2), x2.size(3) - x1.size(3)
+        x1 = F.pad(x1, [diff_x // 2, diff_x - diff_x // 2, diff_y // 2, diff_y - diff_y // 2])
+        return self.conv(torch.cat([x2, x1], dim=1))
+
+
+class UNet(nn.Module):
+    """Segments, as the first of everybody's U-Nets has it."""
+
+    def __init__(self, channels: int, classes: int, width: int, levels: int, bilinear: bool) -> None:
+        super().__init__()
+        widths = [width << level for level in range(levels + 1)]
+        self.inc = DoubleConv(channels, width)
+        self.downs = nn.ModuleList(
+            [nn.Sequential(nn.MaxPool2d(2), DoubleConv(before, after)) for before, after in pairwise(widths)]
+        )
+        self.ups = nn.ModuleList([Up(before, after, bilinear) for before, after in pairwise(widths[::-1])])
+        self.outc = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips = [self.inc(x)]
+        for down in self.downs:
+            skips.append(down(skips[-1]))
+        x = skips.pop()
+        for up in self.ups:
+            x = up(x, skips.pop())
+        return self.outc(x)

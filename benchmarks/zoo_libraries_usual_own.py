@@ -83,6 +83,11 @@ def conv_vae(side: int, **sizes: Any) -> Net:
     return trained(lambda: nets.ConvVAE(side, **sizes), vae_loss, fields, may_be_channels_last=True)
 
 
+def small_resnet(classes: int, side: int, **sizes: Any) -> Net:
+    fields = {"images": floats(3, side, side), "labels": below(classes)}
+    return trained(lambda: nets.SmallResNet(classes=classes, **sizes), classify, fields, may_be_channels_last=True)
+
+
 def recommender(tables: tuple[int, ...], dense: int, **sizes: Any) -> Net:
     """All categories are drawn from the rows of the smallest table."""
     fields = {"dense": floats(dense), "sparse": below(min(tables), len(tables)), "clicks": floats()}
@@ -109,6 +114,63 @@ def actor_critic(actions: int, **sizes: Any) -> Net:
         "returns": floats(),
     }  # fmt: skip
     return trained(lambda: nets.ActorCritic(actions=actions, **sizes), ppo, fields, may_be_channels_last=True)
+
+
+def wave_net(length: int, **sizes: Any) -> Net:
+    def predict(net: nn.Module, samples: Tensor) -> Tensor:
+        return F.cross_entropy(net(samples)[:, :, :-1], samples[:, 1:])
+
+    return trained(lambda: nets.WaveNet(**sizes), predict, {"samples": below(256, length)})
+
+
+def tabular_mlp(cardinalities: tuple[int, ...], numbers: int, outputs: int, **sizes: Any) -> Net:
+    """All categories are drawn from those that the smallest column has."""
+    fields = {"cats": below(min(cardinalities), len(cardinalities)), "nums": floats(numbers), "labels": below(outputs)}
+    return trained(
+        lambda: nets.EmbeddedMLP(cardinalities, numbers, outputs=outputs, **sizes), classify, fields,
+        precisions=WITH_FP32_WEIGHTS,
+    )  # fmt: skip
+
+
+def contrastive(side: int, **sizes: Any) -> Net:
+    """Two views of each image are to be like each other, and unlike all others."""
+
+    def nt_xent(net: nn.Module, first: Tensor, second: Tensor) -> Tensor:
+        z = F.normalize(net(torch.cat([first, second])), dim=1)
+        n = len(first)
+        scores = (z @ z.T).float() / 0.5
+        scores = scores.masked_fill(torch.eye(2 * n, dtype=torch.bool, device=z.device), -1e9)
+        return F.cross_entropy(scores, torch.arange(2 * n, device=z.device).roll(n))
+
+    fields = {"first": floats(3, side, side), "second": floats(3, side, side)}
+    return trained(lambda: nets.ContrastiveNet(**sizes), nt_xent, fields, may_be_channels_last=True)
+
+
+def gan(nz: int, levels: int, **sizes: Any) -> Net:
+    """One step of both halves."""
+
+    def play(net: nn.Module, real: Tensor, noise: Tensor) -> Tensor:
+        on_real, on_fake, fooled = net(real, noise)
+        judged = F.binary_cross_entropy_with_logits(on_real, torch.ones_like(on_real))
+        judged = judged + F.binary_cross_entropy_with_logits(on_fake, torch.zeros_like(on_fake))
+        return judged + F.binary_cross_entropy_with_logits(fooled, torch.ones_like(fooled))
+
+    side = 4 << levels
+    fields = {"real": floats(3, side, side), "noise": floats(nz)}
+    return trained(lambda: nets.GAN(nz, levels=levels, **sizes), play, fields, may_be_channels_last=True)
+
+
+def unet_of_segments(side: int, channels: int, classes: int, **sizes: Any) -> Net:
+    def segment(net: nn.Module, images: Tensor, masks: Tensor) -> Tensor:
+        logits = net(images)
+        chances = F.softmax(logits, dim=1).float()
+        wanted = F.one_hot(masks, classes).permute(0, 3, 1, 2).float()
+        inter = (chances * wanted).sum(dim=(2, 3))
+        dice = (2 * inter + 1e-6) / (chances.sum(dim=(2, 3)) + wanted.sum(dim=(2, 3)) + 1e-6)
+        return F.cross_entropy(logits, masks) + 1 - dice.mean()
+
+    fields = {"images": floats(channels, side, side), "masks": below(classes, side, side)}
+    return trained(lambda: nets.UNet(channels, classes, **sizes), segment, fields, may_be_channels_last=True)
 
 
 OWN: dict[str, Written] = {
@@ -147,6 +209,12 @@ OWN: dict[str, Written] = {
          "large_faces": {"side": 128, "widths": (64, 128, 256, 512, 512), "latent": 256},
          "wide": {"side": 64, "widths": (64, 128, 256, 512), "latent": 256}},
     ),
+    "small_resnet": Written(
+        small_resnet, {"classes": 5, "side": 16, "width": 8, "blocks": (1, 1)},
+        {"18": {"width": 64, "blocks": (2, 2, 2, 2)}, "34": {"width": 64, "blocks": (3, 4, 6, 3)},
+         "wide": {"width": 160, "blocks": (4, 4, 4)}},
+        {"classes": (10, 100), "side": (32, 32, 64)},
+    ),
     "recommender": Written(
         recommender, {"tables": (50, 40), "dense": 4, "dim": 8, "bottom": (16,), "top": (16,)},
         {"criteo": {"tables": (100_000,) * 13 + (1_000,) * 13, "dense": 13, "dim": 64, "bottom": (512, 256),
@@ -174,5 +242,44 @@ OWN: dict[str, Written] = {
         actor_critic, {"channels": (8, 8, 8), "hidden": 16, "actions": 4},
         {"atari": {"channels": (32, 64, 64)}, "wide": {"channels": (64, 128, 128)}},
         {"hidden": (512, 1024), "actions": (4, 6, 18)},
+    ),
+    "wave_net": Written(
+        wave_net, {"length": 200, "residual": 8, "skip": 16, "stacks": 1, "layers": 3},
+        {"small": {"residual": 64, "skip": 256, "stacks": 3, "layers": 10},
+         "wide": {"residual": 128, "skip": 256, "stacks": 2, "layers": 10}},
+        {"length": (8000, 16000)},
+    ),
+    "tabular_mlp": Written(
+        tabular_mlp, {"cardinalities": (9, 5), "numbers": 3, "hidden": (16, 8), "outputs": 2, "dropout": 0.1},
+        {"shops": {"cardinalities": (1115, 7, 12, 31, 4, 24, 26, 12, 8, 22), "numbers": 16, "hidden": (1000, 500),
+                   "outputs": 2},
+         "adult": {"cardinalities": (9, 16, 7, 15, 6, 5, 42), "numbers": 6, "hidden": (512, 512, 512, 512),
+                   "outputs": 2},
+         "covertype": {"cardinalities": (40, 4), "numbers": 10, "hidden": (1024,) * 6, "outputs": 7},
+         "wide": {"cardinalities": (50_000, 10_000, 1_000, 1_000, 300, 100, 60, 24), "numbers": 64,
+                  "hidden": (2048, 2048, 1024, 1024, 512), "outputs": 10}},
+        {"dropout": (0.0, 0.1, 0.5)},
+    ),
+    "contrastive": Written(
+        contrastive, {"side": 16, "width": 8, "blocks": (1, 1), "hidden": 16, "out": 8},
+        {"18": {"width": 64, "blocks": (2, 2, 2, 2), "hidden": 512},
+         "34": {"width": 64, "blocks": (3, 4, 6, 3), "hidden": 512},
+         "wide": {"width": 128, "blocks": (2, 2, 2, 2), "hidden": 2048}},
+        {"side": (32, 32, 64, 96), "out": (64, 128)},
+    ),
+    "gan": Written(
+        gan, {"nz": 16, "width": 8, "levels": 2},
+        {"faces": {"width": 64, "levels": 4}, "large_faces": {"width": 64, "levels": 5},
+         "cifar": {"width": 64, "levels": 3}, "wide": {"width": 128, "levels": 4}},
+        {"nz": (100, 128)},
+    ),
+    "unet_of_segments": Written(
+        unet_of_segments,
+        {"side": 32, "channels": 3, "classes": 3, "width": 8, "levels": 2, "bilinear": False},
+        {"cars": {"channels": 3, "classes": 2, "width": 64, "levels": 4},
+         "streets": {"channels": 3, "classes": 21, "width": 64, "levels": 4},
+         "scans": {"channels": 1, "classes": 4, "width": 32, "levels": 4},
+         "narrow": {"channels": 3, "classes": 8, "width": 32, "levels": 5}},
+        {"side": (256, 320, 512), "bilinear": (False, True)},
     ),
 }  # fmt: skip

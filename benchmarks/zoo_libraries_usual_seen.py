@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -34,6 +35,14 @@ def of_timm(name: str, side: int, **options: Any) -> Net:
     return Net(name, build, 32, {"images": floats(3, side, side), "labels": below(NUM_CLASSES)}, ANY, True)
 
 
+def of_torchvision(name: str, side: int, **options: Any) -> Net:
+    def build() -> nn.Module:
+        models = importlib.import_module("torchvision.models")
+        return Trained(models.get_model(name, weights=None, num_classes=NUM_CLASSES, **options), classify)
+
+    return Net(name, build, 32, {"images": floats(3, side, side), "labels": below(NUM_CLASSES)}, ANY, True)
+
+
 def classify(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(net(images), labels, label_smoothing=0.1)
 
@@ -52,6 +61,110 @@ def deeplab(name: str, side: int) -> Net:
         return Trained(made, segment)
 
     return Net(name, build, 8, {"images": floats(3, side, side), "labels": below(21, side, side)}, ANY, True)
+
+
+def dinov2(side: int, **sizes: Any) -> Net:
+    config = {"image_size": 518, "patch_size": 14, "num_labels": 100} | sizes
+    fields = {"pixel_values": floats(3, side, side), "labels": below(100)}
+    return made("Dinov2ForImageClassification", config, fields, may_be_channels_last=True)
+
+
+def vit(side: int, **sizes: Any) -> Net:
+    config = {"image_size": side, "num_labels": 100} | sizes
+    fields = {"pixel_values": floats(3, side, side), "labels": below(100)}
+    return made("ViTForImageClassification", config, fields, may_be_channels_last=True)
+
+
+def video_mae(frames: int, side: int, **sizes: Any) -> Net:
+    """Films are sorted into classes."""
+    config = {"image_size": side, "num_frames": frames, "num_labels": 400} | sizes
+    fields = {"pixel_values": floats(frames, 3, side, side), "labels": below(400)}
+    return made("VideoMAEForVideoClassification", config, fields)
+
+
+def segformer(side: int, classes: int, **sizes: Any) -> Net:
+    fields = {"pixel_values": floats(3, side, side), "labels": below(classes, side, side)}
+    return made("SegformerForSemanticSegmentation", {"num_labels": classes} | sizes, fields, may_be_channels_last=True)
+
+
+def mask2former(side: int, queries: int, backbone: Mapping[str, Any], **sizes: Any) -> Net:
+    """Every query has a class and a mask, told after each layer."""
+    seen = {"model_type": "swin", "out_features": ["stage1", "stage2", "stage3", "stage4"], "image_size": side}
+    config = {"num_queries": queries, "num_labels": 150, "output_auxiliary_logits": True} | sizes
+
+    def one(scores: Tensor, drawn: Tensor, classes: Tensor, masks: Tensor) -> Tensor:
+        wanted = masks.flatten(2).to(drawn.dtype)
+        chances = drawn.flatten(2).sigmoid()
+        dice = 1 - (2 * (chances * wanted).sum(-1) + 1) / (chances.sum(-1) + wanted.sum(-1) + 1)
+        known = F.binary_cross_entropy_with_logits(drawn.flatten(2), wanted)
+        return 2 * F.cross_entropy(scores.transpose(1, 2), classes) + 5 * known + 5 * dice.mean()
+
+    def outline(net: nn.Module, pixel_values: Tensor, classes: Tensor, masks: Tensor) -> Tensor:
+        found: Any = net(pixel_values)
+        loss = one(found.class_queries_logits, found.masks_queries_logits, classes, masks)
+        for layer in found.auxiliary_logits:
+            loss = loss + one(layer["class_queries_logits"], layer["masks_queries_logits"], classes, masks)
+        return loss
+
+    def build() -> nn.Module:
+        kind: Any = transformers.Mask2FormerConfig
+        whole = kind(backbone_config=transformers.SwinConfig(**{**seen, **backbone}), **config)
+        module: Any = importlib.import_module("transformers.models.mask2former.modeling_mask2former")
+        with mock.patch.object(module, "requires_backends"):  # only its own loss, which matches, needs scipy
+            return Trained(module.Mask2FormerForUniversalSegmentation(whole), outline)
+
+    fields = {
+        "pixel_values": floats(3, side, side), "classes": below(151, queries),
+        "masks": below(2, queries, side // 4, side // 4),
+    }  # fmt: skip
+    return Net("mask2former", build, 4, fields, ANY, True)
+
+
+def trocr(side: int, words: int, vocab: int, vision: Mapping[str, Any], text: Mapping[str, Any]) -> Net:
+    """A line of writing is read."""
+
+    def build() -> nn.Module:
+        config: Any = transformers.VisionEncoderDecoderConfig(
+            encoder={"image_size": side, **vision},
+            decoder={"model_type": "trocr", "vocab_size": vocab, "use_cache": False, "is_decoder": True,
+                     "add_cross_attention": True, "cross_attention_hidden_size": vision["hidden_size"], **text},
+            decoder_start_token_id=2, pad_token_id=1,
+        )  # fmt: skip
+        return Trained(transformers.VisionEncoderDecoderModel(config), own_loss)
+
+    fields = {"pixel_values": floats(3, side, side), "labels": below(vocab, words)}
+    return Net("trocr", build, 8, fields, ANY)
+
+
+def llava(side: int, patch: int, words: int, frozen: bool, vocab: int, vision: Any, text: Any, **others: Any) -> Net:
+    """Talk about an image; the part that sees is mostly frozen."""
+    seen, image = (side // patch) ** 2, vocab - 1
+
+    def ids(rows: int, device: str, dtype: torch.dtype) -> Tensor:
+        found = torch.randint(5, vocab - 8, (rows, seen + words), device=device)
+        found[:, 4 : seen + 4] = image
+        return found
+
+    def labels(rows: int, device: str, dtype: torch.dtype) -> Tensor:
+        found = torch.randint(5, vocab - 8, (rows, seen + words), device=device)
+        found[:, : seen + words // 2] = -100
+        return found
+
+    def build() -> nn.Module:
+        config: Any = transformers.LlavaConfig(
+            vision_config={"image_size": side, "patch_size": patch, **vision},
+            text_config={"vocab_size": vocab, "use_cache": False, **text}, image_token_index=image, **others,
+        )  # fmt: skip
+        model: Any = transformers.LlavaForConditionalGeneration(config)
+        if frozen:
+            model.model.vision_tower.requires_grad_(False)
+        return Trained(model, own_loss)
+
+    fields = {
+        "input_ids": ids, "attention_mask": there(seen + words, padded=False), "labels": labels,
+        "pixel_values": floats(3, side, side),
+    }  # fmt: skip
+    return Net("llava", build, 4, fields, ANY)
 
 
 def boxed(net: nn.Module, pixel_values: Tensor, classes: Tensor, boxes: Tensor) -> Tensor:
@@ -195,6 +308,13 @@ def wav2vec2(samples: int, symbols: int, **sizes: Any) -> Net:
     return made("Wav2Vec2ForCTC", config, {"input_values": floats(samples), "labels": letters})
 
 
+def hubert(samples: int, classes: int, **sizes: Any) -> Net:
+    """Emotions or words of sound; as most people tune it, nothing is masked and no layer is dropped."""
+    config = {"layerdrop": 0.0, "apply_spec_augment": False, "num_labels": classes} | sizes
+    fields = {"input_values": floats(samples), "labels": below(classes)}
+    return made("HubertForSequenceClassification", config, fields)
+
+
 def spectrograms(frames: int, **sizes: Any) -> Net:
     config = {"max_length": frames, "num_labels": 50} | sizes
     return made("ASTForAudioClassification", config, {"input_values": floats(frames, 128), "labels": below(50)})
@@ -236,8 +356,13 @@ def steps(width: int, layers: int, heads: int) -> dict[str, Any]:
             "decoder_attention_heads": heads, "encoder_ffn_dim": 4 * width, "decoder_ffn_dim": 4 * width}  # fmt: skip
 
 
+def grouped(width: int, inner: int, layers: int, heads: int, groups: int) -> dict[str, Any]:
+    return widths(width, layers, heads, num_key_value_heads=groups) | {"intermediate_size": inner}
+
+
 BASE, LARGE = widths(768, 12, 12), widths(1024, 24, 16)
 FEW_STAGES: dict[str, Any] = {"hidden_sizes": [16, 16, 32, 32], "depths": [1, 1, 1, 1], "embedding_size": 16}
+WIDE_STAGES: dict[str, Any] = {"hidden_sizes": [64, 128, 320, 512], "decoder_hidden_size": 768}
 BASIC: dict[str, Any] = {"hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
 SEEN: dict[str, Written] = {
     "efficientnet": Written(
@@ -264,6 +389,10 @@ SEEN: dict[str, Written] = {
         {"50": {"name": "deeplabv3_resnet50"}, "101": {"name": "deeplabv3_resnet101"},
          "mobile": {"name": "deeplabv3_mobilenet_v3_large"}},
         {"side": (320, 480, 512, 520)},
+    ),
+    "dinov2": Written(
+        dinov2, {"side": 56, **FEW},
+        {"small": widths(384, 12, 6), "base": BASE, "large": LARGE}, {"side": (224, 224, 392, 518)},
     ),
     "detr": Written(
         detr, {"side": 64, "queries": 5, "backbone": FEW_STAGES, **steps(32, 1, 2)},
@@ -343,5 +472,90 @@ SEEN: dict[str, Written] = {
         {"narrow": {"widths": (192, 384, 768), "depths": (1, 2, 4)},
          "shallow": {"widths": (320, 640, 1280), "depths": (1, 1, 1)}},
         {"side": (64, 96, 128), "text_width": (1280, 2048)},
+    ),
+    "vit": Written(
+        vit, {"side": 32, **FEW},
+        {"small": widths(384, 12, 6), "base": BASE, "large": LARGE, "base_32": BASE | {"patch_size": 32}},
+        {"side": (224, 224, 384)},
+    ),
+    "video_mae": Written(
+        video_mae, {"frames": 4, "side": 32, **FEW},
+        {"small": widths(384, 12, 6), "base": BASE, "large": LARGE}, {"frames": (8, 16, 16), "side": (224,)},
+    ),
+    "trocr": Written(
+        trocr,
+        {"side": 32, "words": 8, "vocab": 1000, "vision": {"model_type": "vit", **FEW},
+         "text": {"d_model": 32, "decoder_layers": 1, "decoder_attention_heads": 2, "decoder_ffn_dim": 64}},
+        {"small": {"vocab": 64044, "vision": {"model_type": "deit", **widths(384, 12, 6)},
+                   "text": {"d_model": 256, "decoder_layers": 6, "decoder_attention_heads": 8,
+                            "decoder_ffn_dim": 1024}},
+         "base": {"vocab": 50265, "vision": {"model_type": "vit", **BASE}, "text": {}},
+         "large": {"vocab": 50265, "vision": {"model_type": "vit", **LARGE}, "text": {}}},
+        {"side": (384,), "words": (32, 64, 128)},
+    ),
+    "vgg": Written(
+        of_torchvision, {"name": "vgg11", "side": 32},
+        {"11_normed": {"name": "vgg11_bn"}, "16": {"name": "vgg16"}, "16_normed": {"name": "vgg16_bn"},
+         "19": {"name": "vgg19"}},
+        {"side": (224, 224, 128)},
+    ),
+    "resnet": Written(
+        of_torchvision, {"name": "resnet18", "side": 64},
+        {"18": {"name": "resnet18"}, "34": {"name": "resnet34"}, "50": {"name": "resnet50"},
+         "101": {"name": "resnet101"}, "152": {"name": "resnet152"}},
+        {"side": (160, 224, 224, 288)},
+    ),
+    "densenet": Written(
+        of_torchvision, {"name": "densenet121", "side": 64},
+        {"121": {"name": "densenet121"}, "161": {"name": "densenet161"}, "169": {"name": "densenet169"},
+         "201": {"name": "densenet201"}},
+        {"side": (224, 224, 320)},
+    ),
+    "mobilenet_v3": Written(
+        of_timm, {"name": "mobilenetv3_small_050", "side": 64},
+        {"large": {"name": "mobilenetv3_large_100"}, "small": {"name": "mobilenetv3_small_100"},
+         "tf": {"name": "tf_mobilenetv3_large_100"}},
+        {"side": (160, 224, 224), "drop_rate": (0.0, 0.2)},
+    ),
+    "hubert": Written(
+        hubert, {"samples": 8000, "classes": 4, "conv_dim": [32] * 7, "num_conv_pos_embeddings": 16,
+                 "num_conv_pos_embedding_groups": 4, **FEW},
+        {"base": BASE | {"classes": 8},
+         "large": LARGE | {"classes": 8, "feat_extract_norm": "layer", "conv_bias": True, "do_stable_layer_norm": True},
+         "keywords": BASE | {"classes": 12}},
+        {"samples": (16_000, 48_000, 80_000, 160_000)},
+    ),
+    "segformer": Written(
+        segformer, {"side": 64, "classes": 5, "depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 16, 32],
+                    "num_attention_heads": [1, 1, 2, 2], "decoder_hidden_size": 32},
+        {"b0": {}, "b1": WIDE_STAGES | {"depths": [2, 2, 2, 2], "decoder_hidden_size": 256},
+         "b2": WIDE_STAGES | {"depths": [3, 4, 6, 3]}, "b3": WIDE_STAGES | {"depths": [3, 4, 18, 3]},
+         "b5": WIDE_STAGES | {"depths": [3, 6, 40, 3]}},
+        {"side": (512, 512, 640), "classes": (19, 150)},
+    ),
+    "llava": Written(
+        llava,
+        {"side": 32, "patch": 16, "words": 16, "frozen": False, "vocab": 1000,
+         "vision": {"model_type": "clip_vision_model", **FEW},
+         "text": {"model_type": "llama", **FEW}},
+        {"tiny_llama_half": {"patch": 14, "vocab": 32064, "vision": {"model_type": "clip_vision_model", **LARGE},
+                             "text": {"model_type": "llama", **grouped(2048, 5632, 11, 32, 4)}},
+         "half_billion": {"patch": 16, "vocab": 151936, "vision_feature_select_strategy": "full",
+                          "vision_feature_layer": -1, "vision": {"model_type": "siglip_vision_model", **BASE},
+                          "text": {"model_type": "qwen2", "tie_word_embeddings": True,
+                                   **grouped(896, 4864, 24, 14, 2)}},
+         "vicuna_sixteenth": {"patch": 14, "vocab": 32064, "vision": {"model_type": "clip_vision_model", **LARGE},
+                              "text": {"model_type": "llama", **grouped(4096, 11008, 2, 32, 32)}}},
+        {"side": (224, 336), "words": (64, 128, 256), "frozen": (True, True, False)},
+    ),
+    "mask2former": Written(
+        mask2former,
+        {"side": 64, "queries": 5, "decoder_layers": 3, "encoder_layers": 1, "hidden_dim": 32, "feature_size": 32,
+         "mask_feature_size": 32, "num_attention_heads": 2, "encoder_feedforward_dim": 64, "dim_feedforward": 64,
+         "backbone": {"embed_dim": 8, "depths": [1, 1, 1, 1], "num_heads": [1, 1, 2, 2]}},
+        {"tiny": {"backbone": {}}, "small": {"backbone": {"depths": [2, 2, 18, 2]}},
+         "base": {"backbone": {"embed_dim": 128, "depths": [2, 2, 18, 2], "num_heads": [4, 8, 16, 32],
+                               "window_size": 12}}},
+        {"side": (384, 512), "queries": (100,)},
     ),
 }  # fmt: skip

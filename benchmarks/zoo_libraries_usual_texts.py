@@ -45,7 +45,11 @@ def decoder(model: str, length: int, padded: bool, vocab: int, **config: Any) ->
 
 def encoder(model: str, length: int, padded: bool, vocab: int, head: str = "MaskedLM", **config: Any) -> Net:
     """With a head for every word, or one for the whole text."""
-    fields = ids_of(vocab, length, padded) | {"labels": below(vocab, length) if head == "MaskedLM" else below(2)}
+    labels = {
+        "MaskedLM": below(vocab, length),
+        **dict.fromkeys(("TokenClassification", "PreTraining"), below(2, length)),
+    }
+    fields = ids_of(vocab, length, padded) | {"labels": labels.get(head, below(2))}
     return made(model + "For" + head, {"vocab_size": vocab} | config, fields)
 
 
@@ -166,6 +170,17 @@ TEXTS: dict[str, Written] = {
         {"270m": llama_like(640, 2048, 18, 4, 1, 262144), "1b_third": llama_like(1152, 6912, 8, 4, 1, 262144)},
         model="Gemma3ForCausalLM", head_dim=256, sliding_window=512, **DECODER,
     ),
+    "gemma2": written(
+        decoder, SMALL | {"head_dim": 16},
+        {"2b_fifth": llama_like(2304, 9216, 5, 8, 4, 256000), "narrow": llama_like(1152, 4608, 10, 4, 2, 256000)},
+        model="Gemma2ForCausalLM", head_dim=256, **DECODER,
+    ),
+    "olmo2": written(
+        decoder, SMALL,
+        {"1b_quarter": llama_like(2048, 8192, 4, 16, 16, 100352), "narrow": llama_like(1024, 4096, 12, 16, 16, 100352),
+         "190m": llama_like(768, 3072, 12, 12, 12, 100352)},
+        model="Olmo2ForCausalLM", **DECODER,
+    ),
     "phi3": written(
         decoder, SMALL | {"pad_token_id": 0},
         {"mini_eighth": llama_like(3072, 8192, 4, 32, 32, 32064), "narrow": llama_like(1024, 2816, 16, 16, 16, 32064)},
@@ -180,6 +195,12 @@ TEXTS: dict[str, Written] = {
         decoder, SMALL | {"num_local_experts": 4},
         {"small": llama_like(1024, 3584, 6, 16, 4, 32000), "tiny": llama_like(512, 1792, 8, 8, 4, 32000)},
         model="MixtralForCausalLM", length=(512, 1024, 2048), padded=PADDED,
+    ),
+    "qwen3_moe": written(
+        decoder, SMALL | {"head_dim": 16, "moe_intermediate_size": 32, "num_experts": 4, "num_experts_per_tok": 2},
+        {"small": llama_like(1024, 3072, 8, 16, 4, 151936, moe_intermediate_size=384, num_experts=32),
+         "narrow": llama_like(768, 2048, 8, 12, 4, 50304, moe_intermediate_size=384, num_experts=32)},
+        model="Qwen3MoeForCausalLM", head_dim=128, num_experts_per_tok=4, length=(512, 1024, 2048), padded=PADDED,
     ),
     "deepseek_v3": written(
         decoder,
@@ -203,6 +224,30 @@ TEXTS: dict[str, Written] = {
         {"half_billion": llama_like(896, 4864, 24, 14, 2, 151936),
          "1_5b_half": llama_like(1536, 8960, 10, 12, 2, 151936)},
         rank=(8, 16, 64), everywhere=(False, True), tie_word_embeddings=True, **DECODER,
+    ),
+    "bert": written(
+        encoder, SMALL_TEXT,
+        {"base_masked": bert_like(768, 12, 12, 30522), "large_masked": bert_like(1024, 24, 16, 30522),
+         "base_classes": bert_like(768, 12, 12, 30522, head="SequenceClassification"),
+         "large_classes": bert_like(1024, 24, 16, 30522, head="SequenceClassification"),
+         "base_words": bert_like(768, 12, 12, 28996, head="TokenClassification"),
+         "multilingual_words": bert_like(768, 12, 12, 119547, head="TokenClassification")},
+        model="Bert", length=(128, 256, 384, 512), padded=(False, True),
+    ),
+    "distilbert": written(
+        encoder, {"dim": 64, "hidden_dim": 128, "n_layers": 2, "n_heads": 4, "vocab": 500} | FEW,
+        {"base_classes": {"head": "SequenceClassification"}, "base_words": {"head": "TokenClassification"},
+         "base_masked": {"head": "MaskedLM"}, "multilingual": {"head": "SequenceClassification", "vocab": 119547}},
+        model="DistilBert", vocab=30522, length=(128, 256, 512), padded=(False, True),
+    ),
+    "electra": written(
+        encoder, SMALL_TEXT | {"embedding_size": 32},
+        {"small_classes": bert_like(256, 12, 4, 30522, embedding_size=128, head="SequenceClassification"),
+         "base_classes": bert_like(768, 12, 12, 30522, embedding_size=768, head="SequenceClassification"),
+         "large_classes": bert_like(1024, 24, 16, 30522, embedding_size=1024, head="SequenceClassification"),
+         "base_words": bert_like(768, 12, 12, 30522, embedding_size=768, head="TokenClassification"),
+         "small_found": bert_like(256, 12, 4, 30522, embedding_size=128, head="PreTraining")},
+        model="Electra", length=(128, 256, 512), padded=(False, True),
     ),
     "roberta": written(
         encoder, SMALL_TEXT | {"max_position_embeddings": 40},
