@@ -1,4 +1,4 @@
-"""diffusers' nets that people train: denoisers, what steers one, and an autoencoder.
+"""diffusers' nets that people train: denoisers and an autoencoder.
 
 In: sizes as published, or narrower. Out: `DENOISED`, by the names that usual_families.py has. diffusers is imported
 when one is made: not everybody has it.
@@ -89,41 +89,6 @@ def sd_unet(side: int, widths: tuple[int, ...], heads: int | tuple[int, ...], te
     return denoiser("UNet2DConditionModel", config, fields, floats(4, side, side), is_image=True)
 
 
-class Controlled(nn.Module):
-    """A U-Net that stays as it is, and a copy of its first half that learns to steer it by hints."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__()
-        diffusers: Any = importlib.import_module("diffusers")
-        self.unet = diffusers.UNet2DConditionModel(**config).requires_grad_(False)
-        self.control_net = diffusers.ControlNetModel(**config)
-
-    def forward(self, noisy: Tensor, timesteps: Tensor, texts: Tensor, hints: Tensor) -> Tensor:
-        downs, middle = self.control_net(noisy, timesteps, texts, controlnet_cond=hints, return_dict=False)
-        found: tuple[Tensor] = self.unet(
-            noisy, timesteps, texts, down_block_additional_residuals=downs, mid_block_additional_residual=middle,
-            return_dict=False,
-        )  # fmt: skip
-        return found[0]
-
-    def enable_gradient_checkpointing(self) -> None:
-        self.control_net.enable_gradient_checkpointing()
-
-
-def control_net(side: int, widths: tuple[int, ...], heads: int | tuple[int, ...], text_width: int) -> Net:
-    """As the script of diffusers trains it; hints are images."""
-
-    def steer(net: nn.Module, wanted: Tensor, **inputs: Tensor) -> Tensor:
-        return F.mse_loss(net(**inputs).float(), wanted.float())
-
-    fields = {
-        "noisy": floats(4, side, side), "timesteps": below(STEPS), "texts": floats(77, text_width),
-        "hints": floats(3, 8 * side, 8 * side), "wanted": floats(4, side, side),
-    }  # fmt: skip
-    build = stable(widths, heads, text_width)
-    return Net("control_net", lambda: Trained(Controlled(build), steer), 4, fields, ANY, True)
-
-
 STABLE_1: dict[str, Any] = {"widths": (320, 640, 1280, 1280), "heads": 8, "text_width": 768}
 STABLE_2: dict[str, Any] = {"widths": (320, 640, 1280, 1280), "heads": (5, 10, 20, 20), "text_width": 1024}
 DENOISED: dict[str, Written] = {
@@ -155,10 +120,5 @@ DENOISED: dict[str, Written] = {
         sd_unet, {"side": 16, "widths": (32, 32, 64, 64), "heads": 8, "text_width": 32},
         {"one": STABLE_1, "two": STABLE_2, "narrow": STABLE_1 | {"widths": (160, 320, 640, 640)}},
         {"side": (32, 64, 64, 96)},
-    ),
-    "control_net": Written(
-        control_net, {"side": 16, "widths": (32, 32, 64, 64), "heads": 8, "text_width": 32},
-        {"one": STABLE_1, "two": STABLE_2, "narrow": STABLE_1 | {"widths": (160, 320, 640, 640)}},
-        {"side": (64, 64, 96)},
     ),
 }  # fmt: skip

@@ -160,19 +160,6 @@ def gan(nz: int, levels: int, **sizes: Any) -> Net:
     return trained(lambda: nets.GAN(nz, levels=levels, **sizes), play, fields, may_be_channels_last=True)
 
 
-def unet_of_segments(side: int, channels: int, classes: int, **sizes: Any) -> Net:
-    def segment(net: nn.Module, images: Tensor, masks: Tensor) -> Tensor:
-        logits = net(images)
-        chances = F.softmax(logits, dim=1).float()
-        wanted = F.one_hot(masks, classes).permute(0, 3, 1, 2).float()
-        inter = (chances * wanted).sum(dim=(2, 3))
-        dice = (2 * inter + 1e-6) / (chances.sum(dim=(2, 3)) + wanted.sum(dim=(2, 3)) + 1e-6)
-        return F.cross_entropy(logits, masks) + 1 - dice.mean()
-
-    fields = {"images": floats(channels, side, side), "masks": below(classes, side, side)}
-    return trained(lambda: nets.UNet(channels, classes, **sizes), segment, fields, may_be_channels_last=True)
-
-
 OWN: dict[str, Written] = {
     "char_transformer": Written(
         char_transformer, {"vocab": 65, "length": 16, "width": 32, "layers": 2, "heads": 2},
@@ -272,14 +259,5 @@ OWN: dict[str, Written] = {
         {"faces": {"width": 64, "levels": 4}, "large_faces": {"width": 64, "levels": 5},
          "cifar": {"width": 64, "levels": 3}, "wide": {"width": 128, "levels": 4}},
         {"nz": (100, 128)},
-    ),
-    "unet_of_segments": Written(
-        unet_of_segments,
-        {"side": 32, "channels": 3, "classes": 3, "width": 8, "levels": 2, "bilinear": False},
-        {"cars": {"channels": 3, "classes": 2, "width": 64, "levels": 4},
-         "streets": {"channels": 3, "classes": 21, "width": 64, "levels": 4},
-         "scans": {"channels": 1, "classes": 4, "width": 32, "levels": 4},
-         "narrow": {"channels": 3, "classes": 8, "width": 32, "levels": 5}},
-        {"side": (256, 320, 512), "bilinear": (False, True)},
     ),
 }  # fmt: skip

@@ -505,18 +505,6 @@ SEEN: dict[str, Written] = {
          "101": {"name": "resnet101"}, "152": {"name": "resnet152"}},
         {"side": (160, 224, 224, 288)},
     ),
-    "densenet": Written(
-        of_torchvision, {"name": "densenet121", "side": 64},
-        {"121": {"name": "densenet121"}, "161": {"name": "densenet161"}, "169": {"name": "densenet169"},
-         "201": {"name": "densenet201"}},
-        {"side": (224, 224, 320)},
-    ),
-    "mobilenet_v3": Written(
-        of_timm, {"name": "mobilenetv3_small_050", "side": 64},
-        {"large": {"name": "mobilenetv3_large_100"}, "small": {"name": "mobilenetv3_small_100"},
-         "tf": {"name": "tf_mobilenetv3_large_100"}},
-        {"side": (160, 224, 224), "drop_rate": (0.0, 0.2)},
-    ),
     "hubert": Written(
         hubert, {"samples": 8000, "classes": 4, "conv_dim": [32] * 7, "num_conv_pos_embeddings": 16,
                  "num_conv_pos_embedding_groups": 4, **FEW},

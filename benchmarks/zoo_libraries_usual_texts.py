@@ -45,10 +45,7 @@ def decoder(model: str, length: int, padded: bool, vocab: int, **config: Any) ->
 
 def encoder(model: str, length: int, padded: bool, vocab: int, head: str = "MaskedLM", **config: Any) -> Net:
     """With a head for every word, or one for the whole text."""
-    labels = {
-        "MaskedLM": below(vocab, length),
-        **dict.fromkeys(("TokenClassification", "PreTraining"), below(2, length)),
-    }
+    labels = {"MaskedLM": below(vocab, length), "TokenClassification": below(2, length)}
     fields = ids_of(vocab, length, padded) | {"labels": labels.get(head, below(2))}
     return made(model + "For" + head, {"vocab_size": vocab} | config, fields)
 
@@ -170,11 +167,6 @@ TEXTS: dict[str, Written] = {
         {"270m": llama_like(640, 2048, 18, 4, 1, 262144), "1b_third": llama_like(1152, 6912, 8, 4, 1, 262144)},
         model="Gemma3ForCausalLM", head_dim=256, sliding_window=512, **DECODER,
     ),
-    "gemma2": written(
-        decoder, SMALL | {"head_dim": 16},
-        {"2b_fifth": llama_like(2304, 9216, 5, 8, 4, 256000), "narrow": llama_like(1152, 4608, 10, 4, 2, 256000)},
-        model="Gemma2ForCausalLM", head_dim=256, **DECODER,
-    ),
     "olmo2": written(
         decoder, SMALL,
         {"1b_quarter": llama_like(2048, 8192, 4, 16, 16, 100352), "narrow": llama_like(1024, 4096, 12, 16, 16, 100352),
@@ -239,15 +231,6 @@ TEXTS: dict[str, Written] = {
         {"base_classes": {"head": "SequenceClassification"}, "base_words": {"head": "TokenClassification"},
          "base_masked": {"head": "MaskedLM"}, "multilingual": {"head": "SequenceClassification", "vocab": 119547}},
         model="DistilBert", vocab=30522, length=(128, 256, 512), padded=(False, True),
-    ),
-    "electra": written(
-        encoder, SMALL_TEXT | {"embedding_size": 32},
-        {"small_classes": bert_like(256, 12, 4, 30522, embedding_size=128, head="SequenceClassification"),
-         "base_classes": bert_like(768, 12, 12, 30522, embedding_size=768, head="SequenceClassification"),
-         "large_classes": bert_like(1024, 24, 16, 30522, embedding_size=1024, head="SequenceClassification"),
-         "base_words": bert_like(768, 12, 12, 30522, embedding_size=768, head="TokenClassification"),
-         "small_found": bert_like(256, 12, 4, 30522, embedding_size=128, head="PreTraining")},
-        model="Electra", length=(128, 256, 512), padded=(False, True),
     ),
     "roberta": written(
         encoder, SMALL_TEXT | {"max_position_embeddings": 40},
