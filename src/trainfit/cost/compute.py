@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from math import log2, prod
+from math import ceil, log2, prod
 from typing import NamedTuple
 
 from trainfit.cost.vectors import by_vectors
@@ -187,29 +187,32 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
     tile = _tile(backend, is_backward, is_half, dim)
     sides = tile[:3]
     round_up = _round_up_or_half if is_efficient else _round_up
-    whole = tuple(round_up(size, side) for size, side in zip((length, key.shape[2], dim), sides, strict=True))
-    flops = round(products * batch * heads * prod(map(max, whole, sides)))
+    is_computed_wider = backend == "cudnn" and is_backward
+    moved_sides = (*sides[:2], _MOVED_HEAD) if is_computed_wider else sides
+    whole = tuple(round_up(size, side) for size, side in zip((length, key.shape[2], dim), moved_sides, strict=True))
+    flops = round(products * batch * heads * prod(map(max, whole, moved_sides)))
     own = (batch * heads if is_causal else _in_whole_waves(batch * heads, whole[is_backward], tile, num_sms), *whole)
     axes = ((tensor, _attention_axes(tensor, query, key)) for tensor in (*tensors, *op.outputs))
     parts = parts_of(axes, (batch * heads, length, key.shape[2], dim))  # of whole tiles all bytes count
     shared = log(heads / key.shape[1])
     mask = _mask(op, backend, is_backward)
+    aligned = () if mask is None else (_MASK_ALIGNMENT_WEIGHT * log(_alignment(mask))[0],)
     added = () if mask is None else _of_a_mask(mask, is_learned=is_backward and op.outputs[-1].shape == mask.shape)
 
     def work(rule: str, *sizes: float) -> Work:
         pairs, length, key_length, dim = sizes
         tile = _tile(backend, is_backward, is_half, dim)  # a wider head's may be another
-        whole_flops = products * pairs * prod(map(max, sizes[1:], tile[:3]))
+        computed = (*sizes[1:3], _round_up(ceil(sizes[3]), tile.head)) if is_computed_wider else sizes[1:]
+        whole_flops = products * pairs * prod(map(max, computed, tile[:3]))
         waves = pairs * -(-(key_length if is_backward else length) // tile.block) / (tile.at_once * num_sms)
         busy = min(waves, 1.0) or 1.0
         slowness = _EFFICIENT_HALF_SLOWNESS if is_half and " efficient " in rule else 1.0
         stretch = slowness * whole_flops / max(flops, 1) / busy
         idle = min(-log2(busy), _MOST_IDLE) if is_efficient else 0.0
-        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *shared, idle)
-        if " mask" in rule:
-            coordinates += added
+        kind, others = (*shared, *aligned * (" mask" in rule)), (*added * (" mask" in rule), idle)
+        coordinates = (*log(length, key_length, pairs), *(2 * value for value in log(dim)), *kind, *others)
         nbytes = traffic_bytes(parts, sizes)
-        return Work(rule, coordinates, flops, query.dtype, nbytes, stretch=stretch, num_sizes=4, num_alike=1)
+        return Work(rule, coordinates, flops, query.dtype, nbytes, stretch=stretch, num_sizes=4, num_alike=len(kind))
 
     direction = "backward" if is_backward else "forward"
     causal = "causal" if is_causal else "full"
@@ -253,9 +256,12 @@ class _Tile(NamedTuple):
 
 
 _TILES_OF_ATTENTION = {
-    ("cudnn", False): _Tile(128, 128, 32), ("cudnn", True): _Tile(64, 64, 32),
+    ("cudnn", False): _Tile(128, 128, 64), ("cudnn", True): _Tile(64, 64, 64),
     ("flash", False): _Tile(128, 128, 32), ("flash", True): _Tile(128, 128, 32),
 }  # fmt: skip
+_MOVED_HEAD = 32
+"""cuDNN's gradients compute heads as wide as a multiple of 64, by their names, but times follow what is moved of a
+multiple of this: that priced samples better that were left out."""
 _NARROW, _WIDE = 64, 128
 """Head sizes up to which PyTorch has efficient kernels of their own; one takes all that are wider."""
 _MANY_HEADS, _MOST_BLOCKS = 256, 200
@@ -329,12 +335,11 @@ _FOR_ALL_QUERIES_WEIGHT, _FOR_ALL_HEADS_WEIGHT, _MASK_ALIGNMENT_WEIGHT, _LEARNED
 
 
 def _of_a_mask(mask: TensorRef, is_learned: bool) -> tuple[float, ...]:
-    """Coordinates: whether queries, and heads, have one row together; where rows start; whether it has a gradient."""
+    """Coordinates: whether queries, and heads, have one row together; whether it has a gradient."""
     for_all = [size == 1 or stride == 0 for size, stride in zip(mask.shape, mask.stride, strict=True)]
     is_for_heads = len(for_all) < 3 or for_all[-3]
     return (
         _FOR_ALL_QUERIES_WEIGHT * (len(for_all) < 2 or for_all[-2]),
         _FOR_ALL_HEADS_WEIGHT * is_for_heads,
-        _MASK_ALIGNMENT_WEIGHT * log(_alignment(mask))[0],
         _LEARNED_WEIGHT * is_learned,
     )

@@ -13,6 +13,7 @@ from functools import partial
 from math import ceil
 
 from trainfit.cost.work import (
+    VECTOR_BYTES,
     Work,
     argument,
     base_name,
@@ -20,6 +21,7 @@ from trainfit.cost.work import (
     log,
     parts_of,
     resizable,
+    row_alignment,
     tensors_of,
     traffic_bytes,
 )
@@ -38,6 +40,8 @@ _SUMMED = {("lstm", 2): 100, ("lstm", 4): 64, ("gru", 2): 32, ("gru", 4): 16}
 _FUSED, _AROUND = " fused", (4, 12)
 """How rules end of kernels by which cuDNN goes through all steps at once, and what is launched before and after, in
 either pass, in the time of a kernel that does nothing."""
+_ODD = " odd"
+"""And of products whose rows begin between two vectors: those of halves take three times as long."""
 _FUSED_WIDTHS = (192, 128)
 """The widest states that these kernels keep the weights of, in either pass; twice as wide without gates."""
 _STATE_TILE = 32
@@ -123,9 +127,13 @@ def recurrent(op: Op, num_sms: int) -> tuple[Work, ...]:
         return Work(rule, coordinates, flops, flops_dtype, nbytes, kernels, is_serial=True, rounds=rounds)
 
     kinds, item_sizes = dict.fromkeys((network.mode, "lstm")), dict.fromkeys((size, 4, 2))
-    rules = (*network.special_rules, *(f"{network.name} {kind} {size}" for kind in kinds for size in item_sizes))
-    return tuple(  # sequences come in whole waves, between which powers of two say nothing
-        work(rule, *own) if rule.endswith(_FUSED) else resizable(partial(work, rule), own, _TOPS) for rule in rules
+    plain = [f"{network.name} {kind} {size}" for kind in kinds for size in item_sizes]
+    is_odd = row_alignment(network.width, network.data.dtype) < VECTOR_BYTES
+    rules = (*network.special_rules, *([f"{plain[0]}{_ODD}"] if is_odd else []), *plain)
+    # Sequences come in whole waves, between which powers of two say nothing, and a wider state may be even.
+    alone = (_FUSED, _ODD)
+    return tuple(
+        work(rule, *own) if rule.endswith(alone) else resizable(partial(work, rule), own, _TOPS) for rule in rules
     )
 
 

@@ -8,12 +8,13 @@ take as long, and their bytes are counted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil, log2, prod
 
 from trainfit.cost.work import (
     ALL_CACHED,
+    VECTOR_BYTES,
     Work,
     argument,
     base_name,
@@ -22,6 +23,7 @@ from trainfit.cost.work import (
     log,
     resizable,
     resized,
+    row_alignment,
     total_bytes,
     waited_bytes,
 )
@@ -40,6 +42,9 @@ _SOFTMAX_THREADS, _FEW_COLUMNS = 1024, 64
 _HELD_COLUMNS, _ROW_TOPS = 2048, (20, 18)
 """The longest rows that a warp holds, half as long if it widens them; log2 of the most rows and columns that are
 measured, about."""
+_ROW_THREADS, _SHARED_COLUMNS = 1024, 9 * 1024
+"""Of a block that has a longer row, and the longest rows of which its threads hold the elements, up to nine each. Those
+of longer ones, of rows that are widened, and of gradients they fetch again."""
 _LONG_ROWS = 2.0
 """How far apart, in doublings, are rows that a warp holds and longer ones."""
 _HELD_BYTES = 3
@@ -153,29 +158,41 @@ def softmax(op: Op, num_sms: int) -> tuple[Work, ...]:
 
 def _softmax_of_rows(op: Op, columns: int, num_sms: int) -> tuple[Work, ...]:
     """Short rows are held by a warp's registers, of which it computes a power of two, needed or not, beside moving the
-    bytes of those that are, but a gradient takes as long as its bytes; long rows have a block of threads each. The
-    kernel reads a contiguous tensor; one that lies otherwise is copied first (see hidden_ops)."""
+    bytes of those that are, but a gradient takes as long as its bytes; long rows have a block of threads each. Of rows
+    that are not much longer each thread holds some elements, as many as its fellows, needed or not; the longest ones
+    are fetched again, by vectors, but for those that begin between two. Each kind has a rule of its own. The kernel
+    reads a contiguous tensor; one that lies otherwise is copied first (see hidden_ops)."""
     inputs = list(op.input_refs())
     rows = inputs[0].numel // max(columns, 1)
     size, name = item_bytes(inputs[0].dtype), base_name(op)
     nbytes = total_bytes(inputs) + total_bytes(op.outputs)
-    is_widened = op.outputs[0].dtype != inputs[0].dtype
-    held_columns = _HELD_COLUMNS // (2 if is_widened else 1)
+    is_widened, is_backward = op.outputs[0].dtype != inputs[0].dtype, name.endswith("_backward_data")
+    held_columns = _HELD_COLUMNS // (2 if is_widened or is_backward else 1)
+    is_held = columns <= held_columns
+    is_shared = not (is_held or is_widened or is_backward) and columns <= _SHARED_COLUMNS
+    is_odd = not (is_held or is_shared) and row_alignment(columns, inputs[0].dtype) < VECTOR_BYTES
     rules = [f"{name} rows {size}", f"{name} rows 4"]
     filled = 0.0
-    if columns > held_columns and is_widened:
+    if not is_held and is_widened:
         rules = [f"{name} rows {size} widened", *rules]
-    if not name.endswith("_backward_data"):
-        filled = _LONG_ROWS if columns > held_columns else log2(max(columns, 1)) - _bits(columns)
-        nbytes += _HELD_BYTES * rows * 2 ** _bits(columns) * (columns <= held_columns)
+    if not is_backward:
+        filled = log2(max(columns, 1)) - _bits(columns) if is_held else _LONG_ROWS
+        nbytes += _HELD_BYTES * rows * 2 ** _bits(columns) * is_held
+    if is_shared:
+        computed = ceil(columns / _ROW_THREADS) * _ROW_THREADS
+        rules, columns, nbytes = [f"{rules[0]} shared", *rules], computed, nbytes * computed // columns
     own = (rows, columns)
 
     def work(rule: str, rows: int, columns: int) -> Work:
-        seen = max(rows, num_sms) if columns > held_columns else rows
+        seen = rows if is_held else max(rows, num_sms)
         coordinates = (*log(rows, columns), filled)
         return Work(rule, coordinates, 0, "", resized(nbytes, (seen, columns), own), num_sizes=2)
 
-    return tuple(resizable(partial(work, rule), own, _ROW_TOPS) for rule in dict.fromkeys(rules))
+    even = tuple(resizable(partial(work, rule), own, _ROW_TOPS) for rule in dict.fromkeys(rules))
+    if not is_odd:
+        return even
+    odd = replace(work(f"{rules[0]} odd", *own), num_sizes=0)  # a larger one may be even, and faster
+    return (odd, *even)
 
 
 def _across(tensor: TensorRef, dim: int) -> _Walk:
