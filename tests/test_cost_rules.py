@@ -359,6 +359,24 @@ def test_attention_counts_whole_tiles_and_whole_waves() -> None:
     assert wide == [4.0, 1.0, 264 / 133, 396 / 300]
 
 
+def test_attention_of_cudnn_computes_heads_of_64_and_is_compared_where_rows_of_masks_begin_alike() -> None:
+    def found(dim: int, keys: int = 64, way: str = "") -> Work:
+        query, key, mask = f"bfloat16[264,1,64,{dim}]", f"bfloat16[264,1,{keys},{dim}]", f"bfloat16[264,1,64,{keys}]"
+        name = f"aten._scaled_dot_product_cudnn_attention{way}.default"
+        options = (
+            [query, None, None, None, mask, None, None, 64, keys, 0.0, False] if way else [mask, False, 0.0, False]
+        )
+        return works(op(name, [*([query] if way else []), query, key, key, *options], [query, key, key]), 132)[0]
+
+    assert found(16).flops == found(64).flops == 2 * 2 * 264 * 128 * 128 * 64
+    # Gradients move heads of 32, and compute heads of 64.
+    assert found(16, way="_backward").flops == 5 * 2 * 264 * 64 * 64 * 32
+    assert [found(dim, way="_backward").stretch for dim in (16, 48, 96)] == [2.0, 1.0, 128 / 96]
+    even, odd = found(64, 64), found(64, 63)
+    assert (even.num_sizes, even.num_alike) == (4, 2)  # heads to a key's head, and where rows begin
+    assert [one.coordinates[4:6] for one in (even, odd)] == [(0.0, 4.0), (0.0, 1.0)]
+
+
 @pytest.mark.parametrize(("dtype", "deeper"), [("float32", 32), ("bfloat16", 128)])
 def test_few_small_products_of_a_batch_take_as_long_as_what_fills_the_processors(dtype: str, deeper: int) -> None:
     def work(batch: int) -> Work:

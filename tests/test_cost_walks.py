@@ -85,6 +85,34 @@ def test_softmax_of_short_rows_computes_a_power_of_two_and_of_long_ones_needs_a_
     assert (widened.rule, widened.nbytes) == ("_softmax rows 2 widened", 132 * 2048 * 6)
 
 
+def test_rows_of_softmax_that_threads_hold_come_in_thousands_and_longer_ones_may_begin_between_two_vectors() -> None:
+    def rows(columns: int, dtype: str = "float32", way: str = "") -> Work:
+        row = f"{dtype}[33,{columns}]"
+        args: list[object] = [row, row, -1, dtype] if way else [row, -1, False]
+        return works(op(f"aten._softmax{way}.default", args, [row]), H200.num_sms)[0]
+
+    assert (rows(2049).rule, rows(2049).nbytes) == ("_softmax rows 4 shared", 132 * 3072 * 8)
+    assert rows(2049).coordinates == rows(3072).coordinates == (log2(33), log2(3072), 2.0)
+    assert [rows(columns).rule for columns in (2048, 9216, 9217, 9220)] == [
+        "_softmax rows 4", "_softmax rows 4 shared", "_softmax rows 4 odd", "_softmax rows 4",
+    ]  # fmt: skip
+    assert rows(9217).nbytes == 132 * 9217 * 8
+    gradients = [rows(columns, "bfloat16", "_backward_data") for columns in (1023, 1025, 1032, 2049)]
+    assert [one.rule.removeprefix("_softmax_backward_data ") for one in gradients] == [
+        "rows 2", "rows 2 odd", "rows 2", "rows 2 odd",
+    ]  # fmt: skip
+
+
+def test_states_that_are_no_whole_vectors_run_other_products() -> None:
+    def rule(width: int, dtype: str) -> str:
+        data, weights = f"{dtype}[16,8,{width}]", [f"2*{dtype}[{4 * width},{width}]"]
+        args: list[object] = [data, weights, 4, None, data, None, 2, width, 0, 1, False, 0.0, True, False, [], None]
+        return rule_of(op("aten._cudnn_rnn.default", args, [data]))
+
+    assert [rule(width, "bfloat16") for width in (648, 650)] == ["_cudnn_rnn lstm 2", "_cudnn_rnn lstm 2 odd"]
+    assert [rule(width, "float32") for width in (652, 650)] == ["_cudnn_rnn lstm 4", "_cudnn_rnn lstm 4 odd"]
+
+
 def test_weight_norm_of_the_first_dimension_moves_its_bytes_and_of_the_last_waits_for_every_element() -> None:
     first, last = (
         works(
