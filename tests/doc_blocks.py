@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SECONDS = re.compile(r"\b\d+(\.\d+)? s\b")
-NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?%?")
+NUMBER = re.compile(r"[+-]?\d+(?:,\d{3})*(?:\.\d+)?%?")
 TORCH = re.compile(r"\b2\.1[1-5]\.\d+(\+\w+)?")
 
 
@@ -101,7 +101,7 @@ def _matches(line: str, got: str, about: bool) -> bool:
 def _is_near(wanted: str, seen: str) -> bool:
     if wanted.endswith("%") != seen.endswith("%"):
         return False
-    one, other = float(wanted.rstrip("%")), float(seen.rstrip("%"))
+    one, other = (float(text.rstrip("%").replace(",", "")) for text in (wanted, seen))
     return abs(one - other) <= (2 if wanted.endswith("%") else 0.03 * abs(one))
 
 

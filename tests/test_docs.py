@@ -243,6 +243,8 @@ def test_printed_lines_are_compared(expected: str, printed: str, mismatch: str |
         ("h200: ... of 120.0 GiB +2.9% fits", "h200: 119.7 GiB of 120.0 GiB +3.1% fits", True),
         ("overhead -1%", "overhead +1%", True),
         ("12 blocks", "12% blocks", False),
+        ("21,400 tokens/s", "21,323 tokens/s", True),
+        ("21,400 tokens/s", "23,400 tokens/s", False),
     ],
 )
 def test_numbers_that_need_only_be_near(expected: str, printed: str, is_near: bool) -> None:
