@@ -40,10 +40,8 @@ from trainfit.gpus.hidden.cudnn import (
     tree_name,
 )
 from trainfit.trace import trace_step
-from zoo import make_step, zoo
-from zoo_blind import blind_cases
-from zoo_images import image_net_cases
-from zoo_second import second_cases
+from zoo import known_names, make_step, select
+from zoo_libraries import library_cases
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 KINDS: dict[str, Kind] = {
@@ -88,7 +86,7 @@ def shapes_of_measured_models() -> set[Shapes]:
         mock.patch.object(cudnn, "is_left_to_cublas", return_value=True),
         mock.patch.object(cudnn_library, "first_plan", return_value=None),
     ):
-        for case in (*zoo().values(), *blind_cases(), *second_cases(), *image_net_cases()):
+        for case in select(sorted(set(known_names()) - {case.name for case in library_cases(tiny=False)})):
             for op in trace_step(make_step(case), gpu).ops:
                 if op.name in convolution.RULES:
                     convolution.RULES[op.name](op, gpu)
@@ -193,14 +191,19 @@ def nodes(classifier: Any) -> tuple[Any, Any]:
     """(feature or -1, threshold or label) per node; nodes level by level, so that the children of the n-th node that
     has any are nodes 2n + 1 and 2n + 2."""
     tree = classifier.tree_
-    order, level = [], [0]
-    while level:
-        order += level
-        level = [c for n in level if tree.feature[n] >= 0 for c in (tree.children_left[n], tree.children_right[n])]
+    order = by_level(tree)
     chosen = classifier.classes_[tree.value[:, 0, :].argmax(axis=1)]
     is_inner = tree.feature[order] >= 0
     values = np.where(is_inner, np.floor(tree.threshold[order]), chosen[order])
     return np.where(is_inner, tree.feature[order], -1).astype(np.int8), values.astype(np.int32)
+
+
+def by_level(tree: Any) -> list[int]:
+    order, level = [], [0]
+    while level:
+        order += level
+        level = [c for n in level if tree.feature[n] >= 0 for c in (tree.children_left[n], tree.children_right[n])]
+    return order
 
 
 def accuracy(chosen: Sequence[Row], predicted_bytes: Sequence[int]) -> dict[str, float]:

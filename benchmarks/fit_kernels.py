@@ -1,43 +1,63 @@
-"""Fits the trees of src/trainfit/gpus/hidden/cudnn_kernels.py: by what kind of kernels cuDNN convolves.
+"""Fits the trees of src/trainfit/gpus/hidden/cudnn_kernels.npz: which kernels cuDNN chooses, and how they cut.
 
-    python benchmarks/fit_kernels.py ask FILE.gz [COUNT]      # where cuDNN is installed; no GPU is needed
-    python benchmarks/fit_kernels.py fit FILE.gz              # needs scikit-learn
+    python benchmarks/public_convolutions.py --out PUBLIC.jsonl
+    python benchmarks/fit_kernels.py ask FILE.gz SEED COUNT PUBLIC.jsonl SAMPLES.gz    # needs a cuDNN, but no GPU
+    python benchmarks/fit_kernels.py fit FILE.gz ...                                  # needs scikit-learn
 
-Convolutions are drawn as `calibrate` draws its filters, half of them as nets have them, every eighth as
-probe_convolutions.py does, every eighth is one of those that tell speech models where tokens stand, by seeds of their
-own. A tree is grown on four fifths of them, which says the engine; the shares of the last fifth of which the engine
-comes out right, and the kind of its kernels, of all and of each kind, are written into the file.
+SAMPLES are `calibrate`'s (h200.json.partial.gz): convolutions that nets call. Three quarters of what is asked are these
+and those of public architectures, whose batch, images, channels, precision and layout are drawn; the others are drawn
+as `calibrate`'s list once was. 1,000 passes take a second.
+
+Per pass and precision some trees are grown that say the engine and the tile, of which most votes count, and one that
+says into how many parts a weight's gradient is cut, if into any. The very convolutions of measured nets (but for those
+of libraries) are not learned. Written into the file: of windows that a hash chooses, one in ten, the shares of passes
+of which the whole choice comes out right where trees were grown without these windows, the engine, and the kind of its
+kernels, for each kind too.
 """
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import json
-import sys
-from collections import defaultdict
-from collections.abc import Iterator
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, replace
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
+import numpy as np
 import torch
 
 from drawn_filters import Drawn, frequent_layers, layers
-from probe_convolutions import DTYPES, draw, is_moderate
+from trainfit.cost.described import read_op
 from trainfit.gpus.catalogue import find_gpu
+from trainfit.gpus.hidden.convolution import first_pass
 from trainfit.gpus.hidden.cudnn import Kind, Problem, family
-from trainfit.gpus.hidden.cudnn_kernels import asked, features, kernels_of
+from trainfit.gpus.hidden.cudnn_kernels import Tiling, asked, features, kernels_of
+from trainfit.records import Phase
 from usual_filters import usual_layers
 
-SEED, COUNT = 901, 90_000
 KINDS: tuple[Kind, ...] = ("output", "input gradient", "weight gradient")
-MAX_LEAVES, FEWEST = 600, 5
+DTYPES, DTYPE_SHARES, LAST_SHARE = ("bfloat16", "float32", "float16"), (0.4, 0.36, 0.24), 0.33
+SOURCE_SHARES = {"nets": 0.75, "usual": 0.16, "frequent": 0.03, "drawn": 0.045, "positions": 0.015}
+SCALES, CHANNEL_SCALES = (0.5, 0.75, 7 / 8, 8 / 7, 1.25, 1.5, 2), (0.5, 0.75, 1.25, 1.5, 2)
+ELEMENTS, MOST_MULTIPLICATIONS = (2**10, 2**30), 2**42
+NUM_TREES, HELD_OUT = 3, 10
 OUT = Path(__file__).parents[1] / "src/trainfit/gpus/hidden/cudnn_kernels.npz"
 GPU = find_gpu("h200")
+Shape = tuple[int, ...]
+Shapes = tuple[Shape, Shape, Shape, Shape, Shape]
+"""Image, weight, stride, padding, dilation."""
+Row = tuple[Problem, int, Tiling | None]
 
 
-def as_image(shape: tuple[int, ...], first: int) -> tuple[int, ...]:
-    return shape if len(shape) > 1 else (first, *shape)
+def as_image(shape: Sequence[int], first: int) -> Shape:
+    return tuple(shape) if len(shape) > 1 else (first, *shape)
 
 
 def positions(random: Random) -> Drawn:
@@ -58,72 +78,194 @@ def positions(random: Random) -> Drawn:
     )
 
 
-def problems(count: int) -> Iterator[Problem]:
-    """All passes of convolutions; those of a window per channel are left out, and products, which cuBLASLt does."""
-    drawn, often, usual, random = layers(SEED), frequent_layers(SEED), usual_layers(SEED), Random(SEED)
-    for number in range(count):
-        if number % 8:
-            turn = {2: often, 3: drawn, 4: drawn}.get(number % 8, usual)
-            layer = positions(random) if number % 8 == 1 else next(turn)
-            dtype, is_last = str(layer.dtype).removeprefix("torch."), layer.nhwc
-            x, y = (layer.out, layer.x) if layer.is_transposed else (layer.x, layer.out)
-            shapes = tuple((*shape[:2], *as_image(shape[2:], 1)) for shape in (x, layer.weight, y))
-            settings = as_image(layer.stride, 1), as_image(layer.padding, 0), as_image(layer.dilation, 1)
+def public_shapes(path: Path) -> dict[str, list[Shapes]]:
+    """By family of nets."""
+    found: dict[str, list[Shapes]] = defaultdict(list)
+    for line in path.read_text().splitlines():
+        name, (channels, *sides), (outputs, inputs, *window), stride, padding, dilation = json.loads(line)
+        image, weight = (1, channels, *as_image(sides, 1)), (outputs, inputs, *as_image(window, 1))
+        found[name].append((image, weight, as_image(stride, 1), as_image(padding, 0), as_image(dilation, 1)))
+    return found
+
+
+def sampled_shapes(path: Path) -> list[Shapes]:
+    found = set()
+    with gzip.open(path, "rt") as file:
+        for line in file:
+            if '"aten.convolution' in line and "sample" in (record := json.loads(line)):
+                problem = first_pass(read_op(record["sample"]["op"], record["sample"]["args"], {}, [], Phase.BACKWARD))
+                found.add((problem.x, problem.weight, problem.stride, problem.padding, problem.dilation))
+    return sorted(found)
+
+
+def varied(shapes: Shapes, random: Random) -> Problem:
+    """With another batch, other images or other channels."""
+    image, weight, stride, padding, dilation = shapes
+    (images, channels, *sides), (outputs, inputs, *window) = image, weight
+    if random.random() < 0.6:
+        images = round(2 ** random.uniform(0, 9))
+    if random.random() < 0.45:
+        scale = random.choice((*SCALES, random.uniform(0.4, 2.5)))
+        sides = [max(1, round(scale * side)) if side > 1 else side for side in sides]
+    if random.random() < 0.2 and channels == inputs:
+        scale = random.choice(CHANNEL_SCALES)
+        outputs = max(1, round(scale * outputs)) if random.random() < 0.6 else outputs
+        channels = inputs = max(1, round(scale * inputs)) if random.random() < 0.6 else inputs
+    settings = zip(sides, window, stride, padding, dilation, strict=True)
+    out = (images, outputs, *((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in settings))
+    return Problem(
+        "output", random.choices(DTYPES, DTYPE_SHARES)[0], random.random() < LAST_SHARE,
+        (images, channels, *sides), (outputs, inputs, *window), out, stride, padding, dilation,
+    )  # fmt: skip
+
+
+def of_layer(layer: Drawn) -> Problem:
+    x, y = (layer.out, layer.x) if layer.is_transposed else (layer.x, layer.out)
+    shapes = ((*shape[:2], *as_image(shape[2:], 1)) for shape in (x, layer.weight, y))
+    settings = as_image(layer.stride, 1), as_image(layer.padding, 0), as_image(layer.dilation, 1)
+    return Problem("output", str(layer.dtype).removeprefix("torch."), layer.nhwc, *shapes, *settings)
+
+
+def is_moderate(problem: Problem) -> bool:
+    shapes = problem.x, problem.weight, problem.y
+    elements = max(math.prod(problem.x), math.prod(problem.y))
+    return (
+        min(map(min, shapes)) > 0
+        and ELEMENTS[0] <= elements < ELEMENTS[1]
+        and elements * math.prod(problem.weight[1:]) < MOST_MULTIPLICATIONS
+    )
+
+
+def problems(seed: int, public: dict[str, list[Shapes]], sampled: list[Shapes]) -> Iterator[Problem]:
+    """All passes of each convolution; without end."""
+    random, names = Random(seed), sorted(public)
+    drawn = {"usual": usual_layers(seed), "frequent": frequent_layers(seed), "drawn": layers(seed)}
+    while True:
+        (source,) = random.choices(tuple(SOURCE_SHARES), tuple(SOURCE_SHARES.values()))
+        if source == "nets":
+            chosen = sampled if random.random() < 0.5 else public[random.choice(names)]
+            problem = varied(random.choice(chosen), random)
         else:
-            other = draw(random)
-            if not is_moderate(other):
-                continue
-            dtype, is_last = DTYPES[other.dtype], other.channels_last
-            shapes, settings = (other.x, other.w, other.y), (other.stride, other.padding, other.dilation)
-        is_product = all(size == 1 for size in (*shapes[1][2:], *settings[0])) and shapes[0][1] == shapes[1][1]
-        if not is_product and not shapes[0][1] > shapes[1][1] == 1:
-            yield from (Problem(kind, dtype, is_last, *shapes, *settings) for kind in KINDS)
+            problem = of_layer(positions(random) if source == "positions" else next(drawn[source]))
+        if is_moderate(problem):
+            yield from (replace(problem, kind=kind) for kind in KINDS)
 
 
-def ask(path: Path, count: int) -> None:
-    with gzip.open(path, "wt") as file:
-        for problem in problems(count):
-            engine = asked(problem, GPU)
-            if engine is not None:
-                known = family(problem), features(problem), engine, kernels_of(problem, engine)
-                file.write(json.dumps(known) + "\n")
+def ask(path: Path, seed: int, count: int, public: Path, samples: Path) -> None:
+    drawn = islice(problems(seed, public_shapes(public), sampled_shapes(samples)), count)
+    with gzip.open(path, "wt", compresslevel=3) as file:
+        for problem in drawn:
+            choice = asked(problem, GPU)
+            if choice is not None:
+                tiling = choice.tiling and astuple(choice.tiling)
+                file.write(json.dumps([*astuple(problem), choice.engine, tiling]) + "\n")
 
 
-def fit(path: Path) -> None:
-    import numpy as np
+def read(paths: Sequence[Path]) -> dict[str, list[Row]]:
+    """By family."""
+    found: dict[str, list[Row]] = defaultdict(list)
+    for path in paths:
+        with gzip.open(path, "rt") as file:
+            for line in file:
+                kind, dtype, is_last, *shapes, engine, tiling = json.loads(line)
+                problem = Problem(kind, dtype, is_last, *map(tuple, shapes))
+                found[family(problem)].append((problem, engine, tiling and Tiling(*tiling)))
+    return found
+
+
+def is_held_out(problem: Problem) -> bool:
+    return crc32(repr((problem.weight, problem.stride, problem.padding)).encode()) % HELD_OUT == 0
+
+
+def choice_of(engine: int, tiling: Tiling | None) -> str:
+    """Without the number of parts, if there are several."""
+    return json.dumps((engine, tiling and (*astuple(tiling)[:3], min(tiling.parts, 2))))
+
+
+def fit(paths: Sequence[Path]) -> None:
+    from fit_convolutions import shapes, shapes_of_measured_models
+
+    left_out = shapes_of_measured_models()
+    stored: dict[str, Any] = {}
+    choices, accuracies = {}, {}
+    for name, rows in sorted(read(paths).items()):
+        rows = [row for row in rows if shapes(row[0]) not in left_out]
+        numbers = Counter(choice_of(engine, tiling) for _, engine, tiling in rows)
+        common = sorted(numbers)
+        found = fitted(rows, common)
+        choices[name], accuracies[name] = [json.loads(text) for text in common], found.pop("accuracy")
+        stored |= {f"{name}/{key}": value for key, value in found.items()}
+        print(name, len(rows), accuracies[name], flush=True)
+    about = json.dumps({"accuracy": accuracies, "choices": choices, "trees": NUM_TREES})
+    np.savez_compressed(OUT, about=np.array(about), **stored)
+    print(OUT.stat().st_size, "bytes")
+
+
+def fitted(rows: Sequence[Row], choices: Sequence[str]) -> dict[str, Any]:
+    """The nodes of the trees of a family, and the "accuracy" of trees that were grown without what is held out."""
+    from fit_convolutions import nodes
+
+    known = np.array([features(problem) for problem, _, _ in rows], dtype=np.float32)
+    numbers = {text: number for number, text in enumerate(choices)}
+    labels = np.array([numbers[choice_of(engine, tiling)] for _, engine, tiling in rows])
+    is_unseen = np.array([is_held_out(problem) for problem, _, _ in rows])
+    votes = [tree.predict(known[is_unseen]) for tree in grown(known[~is_unseen], labels[~is_unseen])]
+    chosen = [Counter(each).most_common(1)[0][0] for each in np.stack(votes, axis=1).tolist()]
+    unseen = [row for row, own in zip(rows, is_unseen, strict=True) if own]
+    found: dict[str, Any] = {"accuracy": accuracy(unseen, labels[is_unseen], np.array(chosen), choices)}
+    for number, tree in enumerate(grown(known, labels)):
+        found[f"choice/{number}/feature"], found[f"choice/{number}/value"] = nodes(tree)
+    parts = np.array([tiling.parts if tiling else 0 for _, _, tiling in rows])
+    if (parts > 1).any():
+        found["parts/feature"], found["parts/value"] = nodes_of_parts(known[parts > 1], parts[parts > 1])
+    return found
+
+
+def grown(known: Any, labels: Any) -> list[Any]:
     from sklearn.tree import DecisionTreeClassifier
 
-    from fit_convolutions import nodes  # needs sklearn, which asking does not
+    seeds = range(NUM_TREES)
+    return [DecisionTreeClassifier(max_features=0.8, random_state=seed).fit(known, labels) for seed in seeds]
 
-    rows: dict[str, list[tuple[list[int], int]]] = defaultdict(list)
-    kinds: dict[str, dict[int, str]] = defaultdict(dict)
-    for line in gzip.decompress(path.read_bytes()).splitlines():
-        name, known, engine, kind = json.loads(line)
-        rows[name].append((known, engine))
-        kinds[name][engine] = kind
-    stored: dict[str, Any] = {}
-    accuracy = {}
-    for name, found in sorted(rows.items()):
-        inputs, labels = (np.array(column) for column in zip(*found, strict=True))
-        seen = len(found) * 4 // 5
-        tree = DecisionTreeClassifier(max_leaf_nodes=MAX_LEAVES, min_samples_leaf=FEWEST, random_state=0)
-        tree.fit(inputs[:seen], labels[:seen])
-        predicted, unseen = tree.predict(inputs[seen:]), labels[seen:]
-        guessed, true = (np.array([kinds[name][engine] for engine in engines]) for engines in (predicted, unseen))
-        shares = {"engine": predicted == unseen, "kind": guessed == true}
-        shares |= {kind: (guessed == true)[true == kind] for kind in sorted(set(true.tolist()))}
-        accuracy[name] = {key: round(float(share.mean()), 3) for key, share in shares.items()} | {"rows": len(unseen)}
-        stored[f"{name}/feature"], stored[f"{name}/value"] = nodes(tree)
-        print(name, accuracy[name], flush=True)
-    np.savez_compressed(OUT, accuracy=np.array(json.dumps(accuracy)), **stored)
+
+def nodes_of_parts(known: Any, parts: Any) -> tuple[Any, Any]:
+    """As `fit_convolutions.nodes`; a leaf has the geometric mean."""
+    from sklearn.tree import DecisionTreeRegressor
+
+    from fit_convolutions import by_level
+
+    tree = DecisionTreeRegressor(max_features=0.8, min_samples_leaf=2, random_state=0).fit(known, np.log(parts)).tree_
+    order = by_level(tree)
+    is_inner = tree.feature[order] >= 0
+    values = np.where(is_inner, np.floor(tree.threshold[order]), np.round(np.exp(tree.value[order, 0, 0])))
+    return np.where(is_inner, tree.feature[order], -1).astype(np.int8), values.astype(np.int32)
+
+
+def accuracy(unseen: Sequence[Row], labels: Any, chosen: Any, choices: Sequence[str]) -> dict[str, float]:
+    engines = np.array([json.loads(text)[0] for text in choices])
+    true = np.array([kernels_of(problem, engine) for problem, engine, _ in unseen])
+    pairs = zip(unseen, engines[chosen].tolist(), strict=True)
+    guessed = np.array([kernels_of(problem, engine) for (problem, _, _), engine in pairs])
+    shares = {"choice": chosen == labels, "engine": engines[chosen] == engines[labels], "kind": guessed == true}
+    shares |= {kind: (guessed == true)[true == kind] for kind in sorted(set(true.tolist()))}
+    return {key: round(float(share.mean()), 3) for key, share in shares.items()} | {"rows": len(unseen)}
 
 
 def main() -> None:
-    action, path, *rest = sys.argv[1:]
-    if action == "ask":
-        ask(Path(path), int(rest[0]) if rest else COUNT)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    asking, fitting = actions.add_parser("ask"), actions.add_parser("fit")
+    asking.add_argument("path", type=Path)
+    asking.add_argument("seed", type=int)
+    asking.add_argument("count", type=int)
+    asking.add_argument("public", type=Path)
+    asking.add_argument("samples", type=Path)
+    fitting.add_argument("paths", type=Path, nargs="+")
+    args = parser.parse_args()
+    if args.action == "ask":
+        ask(args.path, args.seed, args.count, args.public, args.samples)
     else:
-        fit(Path(path))
+        fit(args.paths)
 
 
 if __name__ == "__main__":

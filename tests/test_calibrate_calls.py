@@ -15,7 +15,7 @@ from trainfit.calibrate.calls import Call, all_calls, call_of, read_call
 from trainfit.calibrate.plans import is_planned, plan_of
 from trainfit.cost.described import described, read_op
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.gpus.hidden import cudnn_kernels
+from trainfit.gpus.hidden import cudnn_library
 from trainfit.gpus.hidden.cudnn_library import Proposal
 from trainfit.records import Op, Phase, TensorRef
 
@@ -229,9 +229,12 @@ def test_a_convolution_s_plan_is_an_engine_and_a_tiling(monkeypatch: pytest.Monk
     call = read_call("aten.convolution.default", ["bfloat16[8,64,8,8]", "bfloat16[64,64,3,3]", *settings], {})
     assert is_planned(call)
     assert not is_planned(read_call("aten.neg.default", ["float32[8]"], {}))
-    monkeypatch.setattr(cudnn_kernels, "_proposal", lambda problem, gpu: Proposal(62, ((2, 8), (13, 1))))
+    monkeypatch.setattr(cudnn_library, "version", lambda: 91900)
+    monkeypatch.setattr(cudnn_library, "first_proposal", lambda *_: Proposal(62, ((2, 8), (13, 1))))
     assert plan_of(call, H200) == {"engine": 62, "tiling": [64, 32, 64, 1]}
-    monkeypatch.setattr(cudnn_kernels, "_proposal", lambda problem, gpu: None)
+    monkeypatch.setattr(cudnn_library, "first_proposal", lambda *_: Proposal(0, ()))
+    assert plan_of(call, H200) == {"engine": 0}
+    monkeypatch.setattr(cudnn_library, "first_proposal", lambda *_: None)
     assert plan_of(call, H200) == {}
 
 

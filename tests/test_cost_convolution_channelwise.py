@@ -10,15 +10,15 @@ from priced_ops import H200, computing_ns, op, rule_of
 from trainfit.cost import convolution_op
 from trainfit.cost.classify import works
 from trainfit.cost.convolution_channelwise import Name, Windows, channelwise_ns, times_moved
+from trainfit.gpus.hidden.cudnn_kernels import Choice, usual_engine
 from trainfit.records import Op
 
 OUT = "bfloat16[2,16,8,8]"
 
 
 @pytest.fixture(autouse=True)
-def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("asked", "tiling_of"):
-        monkeypatch.setattr(convolution_op, name, lambda *_: None)
+def _cudnn_has_the_usual_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_op, "chosen", lambda problem, _: Choice(usual_engine(problem), None))
 
 
 def test_torch_s_own_kernels_of_windows_per_channel_skip_what_lies_outside_the_image() -> None:
@@ -77,8 +77,8 @@ def _channelwise(
         (_channelwise("bfloat16", "5,5", "weight", engine=10, stride=2), "half nhwc widened"),
         (_channelwise("bfloat16", "5,5", "weight", engine=10, shape="8,32,18,18", stride=2), "half nhwc channelwise"),
         (_channelwise("bfloat16", "1,7", engine=28), "half nhwc direct"),
-        (_channelwise("float32", "9,9", "weight"), "fp32 nhwc naive"),
-        (_channelwise("float32", "3,3", "weight"), "fp32 nhwc banded"),
+        (_channelwise("float32", "9,9", "weight", engine=0), "fp32 nhwc naive"),
+        (_channelwise("float32", "3,3", "weight", engine=61), "fp32 nhwc banded"),
     ],
 )
 def test_windows_and_engines_tell_the_kernels_of_windows_per_channel(layer: Op, kind: str) -> None:

@@ -11,12 +11,12 @@ from trainfit.cost import convolution_op
 from trainfit.cost.classify import works
 from trainfit.cost.convolution import as_measured
 from trainfit.cost.work import Work
+from trainfit.gpus.hidden.cudnn_kernels import Choice, usual_engine
 
 
 @pytest.fixture(autouse=True)
-def _cudnn_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("asked", "tiling_of"):
-        monkeypatch.setattr(convolution_op, name, lambda *_: None)
+def _cudnn_has_the_usual_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convolution_op, "chosen", lambda problem, _: Choice(usual_engine(problem), None))
 
 
 def _product(side: int, is_gradient: bool) -> Work:

@@ -248,9 +248,9 @@ def test_the_stride_of_a_convolution_tells_it_apart_whether_or_not_it_has_a_bias
         return works(forward, H200.num_sms)[0].coordinates[6]
 
     assert [stride_of(bias, stride) for bias in (None, "float32[64]") for stride in (1, 2)] == [0.0, 1.0, 0.0, 1.0]
-    args = ["float32[8,64,16,16]", "float32[8,64,32,32]", "float32[64,64,3,3]", [64], [2, 2], [1, 1], [1, 1]]
+    args = ["bfloat16[8,64,16,16]", "bfloat16[8,64,32,32]", "bfloat16[64,64,3,3]", [64], [2, 2], [1, 1], [1, 1]]
     backward = op("aten.convolution_backward.default", [*args, False, [0, 0], 1, [True, True, True]],
-                  ["float32[8,64,32,32]", "float32[64,64,3,3]", "float32[64]"])  # fmt: skip
+                  ["bfloat16[8,64,32,32]", "bfloat16[64,64,3,3]", "bfloat16[64]"])  # fmt: skip
     assert works(backward, H200.num_sms)[0].coordinates[6] == 1.0
 
 

@@ -19,6 +19,7 @@ import torch
 import trainfit
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import convolution, cudnn, cudnn_kernels, cudnn_library, cudnn_transforms
+from trainfit.gpus.hidden.cudnn_kernels import Choice, Tiling
 from trainfit.gpus.hidden.cudnn_library import Convolution, Plan, Proposal
 from trainfit.records import OUTPUT, Op, Phase, TensorRef
 
@@ -428,13 +429,48 @@ def test_a_plan_s_knobs_tell_its_tiles_steps_and_parts(
 ) -> None:
     monkeypatch.setattr(cudnn_library, "version", lambda: 91900)
     monkeypatch.setattr(cudnn_library, "first_proposal", lambda *_: Proposal(62, knobs))
-    told = cudnn_kernels.tiling_of(problem(kind, (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200)
-    assert told == (None if tiling is None else cudnn_kernels.Tiling(*tiling))
+    told = cudnn_kernels.asked(problem(kind, (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200)
+    assert told == Choice(62, None if tiling is None else Tiling(*tiling))
 
 
-def test_without_cudnn_no_tiles_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_trees_of_kernels_are_small_quick_to_load_and_as_good_as_their_file_says() -> None:
+    path = Path(cudnn_kernels.__file__).with_name("cudnn_kernels.npz")
+    assert path.stat().st_size < 2_200_000
+    with np.load(path) as stored:
+        accuracy = json.loads(str(stored["about"]))["accuracy"]
+    assert len(accuracy) == 6
+    # Of passes whose windows were not learned.
+    assert min(shares["choice"] for shares in accuracy.values()) >= 0.88
+    assert min(shares["engine"] for shares in accuracy.values()) >= 0.93
+    assert min(shares["kind"] for shares in accuracy.values()) >= 0.94
+    for cached in (cudnn_kernels._stored, cudnn_kernels._about, cudnn_kernels._tree, cudnn_kernels._choice_trees):
+        cached.cache_clear()
+    begin_s = time.process_time()
+    cudnn_kernels.imitated(problem("output", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)))
+    assert time.process_time() - begin_s < 0.3  # some 50 ms
+
+
+def test_without_cudnn_its_choice_is_imitated(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = problem("output", (32, 256, 56, 56), (256, 256, 3, 3), (32, 256, 56, 56), dtype="bfloat16")
     monkeypatch.setattr(cudnn_library, "version", lambda: 0)
-    assert cudnn_kernels.tiling_of(problem("output", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16)), H200) is None
+    assert cudnn_kernels.asked(plain, H200) is None
+    assert cudnn_kernels.chosen(plain, H200) == cudnn_kernels.imitated(plain)
+    engine, tiling = cudnn_kernels.usual_engine(plain), cudnn_kernels.imitated(plain).tiling
+    assert cudnn_kernels.imitated(plain).engine == engine
+    assert tiling is not None
+    assert (tiling.rows * tiling.columns, tiling.parts) == (128 * 128, 1)
+
+
+def test_most_trees_decide_and_another_one_says_how_many_parts_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaf = {number: cudnn.Tree([-1], [number], [0]) for number in range(9)}
+    choices = Choice(34, Tiling(64, 64, 32, 2)), Choice(68, None)
+    monkeypatch.setattr(cudnn_kernels, "_choices", lambda _: choices)
+    monkeypatch.setattr(cudnn_kernels, "_tree", lambda name: {"weight gradient, fp32/parts": leaf[7]}[name])
+    gradient = problem("weight gradient", (4, 8, 16, 16), (8, 8, 3, 3), (4, 8, 16, 16))
+    monkeypatch.setattr(cudnn_kernels, "_choice_trees", lambda _: (leaf[1], leaf[0], leaf[0]))
+    assert cudnn_kernels.imitated(gradient) == Choice(34, Tiling(64, 64, 32, 7))
+    monkeypatch.setattr(cudnn_kernels, "_choice_trees", lambda _: (leaf[1], leaf[0], leaf[1]))
+    assert cudnn_kernels.imitated(gradient) == Choice(68, None)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from trainfit.cost.described import read_op
 from trainfit.cost.host import OP_KINDS
 from trainfit.gpus.catalogue import Gpu, find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
-from trainfit.gpus.hidden.cudnn_kernels import asked, tiling_of
+from trainfit.gpus.hidden.cudnn_kernels import asked
 from trainfit.records import Phase
 
 _SERVE = "from trainfit.calibrate.plans import serve; serve()"
@@ -62,6 +62,7 @@ def is_planned(call: Call) -> bool:
 def plan_of(call: Call, gpu: Gpu) -> dict[str, Any]:
     """As a sample has it among its arguments; nothing where cuDNN cannot be asked."""
     problem = first_pass(read_op(call.name, *call.described(), [], Phase.BACKWARD))
-    engine, tiling = asked(problem, gpu), tiling_of(problem, gpu)
-    found = {ENGINE: engine, TILING: tiling and list(dataclasses.astuple(tiling))}
-    return {name: value for name, value in found.items() if value is not None}
+    choice = asked(problem, gpu)
+    if choice is None:
+        return {}
+    return {ENGINE: choice.engine} | ({TILING: list(dataclasses.astuple(choice.tiling))} if choice.tiling else {})

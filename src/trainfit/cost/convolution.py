@@ -17,7 +17,7 @@ from math import prod
 
 from trainfit.cost.convolution_channelwise import named_kernels
 from trainfit.cost.convolution_kernels import TILED, Kernels, computing_ns, padding_share, times_moved
-from trainfit.cost.convolution_op import MEASURED, PLANNED_FOR, WITHOUT_ENGINES, Convolution
+from trainfit.cost.convolution_op import ENGINE, MEASURED, PLANNED_FOR, WITHOUT_ENGINES, Convolution
 from trainfit.cost.work import (
     VECTOR_BYTES,
     Work,
@@ -36,10 +36,8 @@ from trainfit.records import Op, TensorRef
 
 _GROUPED_CHANNEL_WEIGHT = 2.0
 """How far apart two convolutions are of which one has twice the channels in a group."""
-_TOPS = {"plain": (20, 11, 11), "depthwise": (21, 12, 0)}
-"""log2 of the most pixels and channels that are measured, about."""
-_LIFT, _LIFTS = 1.05, {"product": 1.07, "own": 1.0}
-"""Of passes that were held out, by kernels."""
+_OWN_TOPS = (21, 12, 0)
+"""log2 of the most pixels and channels for which torch's own kernels are measured, about."""
 _LEAST_SHARE = 1e-3
 """Of traffic in arithmetic."""
 _SUMMED_BYTES = 8
@@ -63,7 +61,7 @@ def convolution(op: Op) -> tuple[Work, ...]:
     read = Convolution.of(op)
     kernels = read.kernels(op)
     has_engines = kernels == "direct" if read.kind == "depthwise" else kernels not in WITHOUT_ENGINES
-    engine = read.engine(op) if has_engines else 0
+    engine = read.choice(op).engine if has_engines else 0
     one = read.as_pass(kernels, read.tiling(op, kernels), read.capability(op, kernels, engine))
     one = replace(one, turns_groups=read.turns_groups(op, kernels, engine), engine=engine)
     if kernels == "fourier":
@@ -113,13 +111,9 @@ def convolution(op: Op) -> tuple[Work, ...]:
         return made(coordinates=coordinates, num_sizes=3, num_alike=len(place))
 
     rules = dict.fromkeys(read.rules(kernels))
-    is_rising = read.is_ordinary(kernels) or read.kind == "depthwise"
-    if one.tiling or one.frames or not is_rising or (kernels != "own" and read.planned(op) is not None):
-        return tuple(replace(work(rule, *own), num_sizes=0) for rule in rules)
-    tops: tuple[int, ...] = _TOPS[read.kind]
-    if read.alignment(kernels) < VECTOR_BYTES and not read.is_product:  # as first layers: others say nothing of these
-        tops = (tops[0], *((channels - 1).bit_length() for channels in own[1:]))
-    return tuple(resizable(partial(work, rule), own, tops, _LIFTS.get(kernels, _LIFT)) for rule in rules)
+    if kernels == "own":
+        return tuple(resizable(partial(work, rule), own, _OWN_TOPS, lift=1.0) for rule in rules)
+    return tuple(replace(work(rule, *own), num_sizes=0) for rule in rules)  # cuDNN may have better kernels for more
 
 
 def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
@@ -127,7 +121,7 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
     images, by what cuDNN said, or else by how many there were."""
     read = Convolution.of(op)
     is_narrow = max(read.image.shape[1], read.out.shape[1]) <= 256 * read.groups
-    is_by_group = read.planned(op) is None and is_narrow and 3 < read.groups <= num_kernels
+    is_by_group = ENGINE not in dict(op.kwargs) and is_narrow and 3 < read.groups <= num_kernels
     kernels: Kernels = "fused"
     if read.windows is not None:
         named = named_kernels(kernel)
@@ -149,7 +143,7 @@ def as_measured(op: Op, kernel: str, num_kernels: int) -> Op:
     elif "cutlass__5x" in kernel or ("xmma" not in kernel and is_by_group):
         kernels = "singly"
     elif "xmma" not in kernel:  # what changes the layout took longest
-        kernels = kernels_of(first_pass(op), read.engine(op))
+        kernels = kernels_of(first_pass(op), read.choice(op).engine)
     return replace(op, kwargs=(*op.kwargs, (MEASURED, kernels)))
 
 

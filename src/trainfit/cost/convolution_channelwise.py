@@ -1,6 +1,6 @@
 """Convolutions with a window per channel: by which of cuDNN's kernels, and how long these compute.
 
-In: what distinguishes one pass. Out: the kind of kernels (`engine_kernels`, `likely_kernels`, `named_kernels`), and
+In: what distinguishes one pass. Out: the kind of kernels (`engine_kernels`, `named_kernels`), and
 `channelwise_ns`, on an H200's processors, before what was measured corrects it.
 
 Kinds, beside torch's own kernels ("own"):
@@ -11,8 +11,8 @@ Kinds, beside torch's own kernels ("own"):
 * "naive": a thread for each result; "direct": one launch for each channel.
 
 The engine that cuDNN proposes says which, but without a GPU it does not propose those that it compiles when they are
-asked for ("specialized", "channelwise"): these run wherever they can. Where it cannot be asked at all the windows say
-so about as often as not. Constants were fitted to 1,700 passes of the H200 that a seed drew.
+asked for ("specialized", "channelwise"): these run wherever they can. Constants were fitted to 1,700 passes of the H200
+that a seed drew.
 """
 
 from __future__ import annotations
@@ -50,8 +50,6 @@ _SHORTEST_ROW, _ROW_UNIT = 3, 8
 """Of a window of float32, whose image's gradient has kernels; where its rows are long, rows of pixels come in units."""
 _STRIDED_SIDE, _SMALL_SIDE, _STRIDED_WIDENED = 5, 8, 10
 """Weights' gradients of such windows with a stride are widened on images up to so small, by this engine."""
-_LARGE_SIDE, _MANY_PIXELS = 40, 1000
-"""Of images from which on weights' gradients are widened rather than naive."""
 
 # Nanoseconds to begin; how often memory could move the images; what a result takes, and each pixel of its window.
 _COSTS: dict[tuple[Channelwise, Name, int], tuple[float, float, float, float]] = {
@@ -178,25 +176,6 @@ def _specialized(windows: Windows) -> Channelwise:
         return "channelwise"
     is_fitting = windows.item_bytes == 2 and windows.images >= _LEAST_IMAGES and not windows.channels % _ALIGNED
     return "specialized" if windows.name == "input" or is_fitting else "channelwise"
-
-
-def likely_kernels(windows: Windows) -> Channelwise:
-    """Where cuDNN cannot be asked."""
-    is_half = windows.item_bytes == 2
-    if not windows.is_last:
-        return "channelwise"
-    if windows.name == "weight":
-        if windows.is_special and (is_half or max(windows.sides) < max(_SPECIAL_SIDES)):
-            return "channelwise" if is_half else "banded"
-        is_large = (
-            windows.images * windows.pixels[-1] ** 2 > _MANY_PIXELS if is_half else windows.pixels[0] > _LARGE_SIDE
-        )
-        return "widened" if is_large else "naive"
-    if windows.is_special:  # however many images there are, so that more never take less
-        return "specialized" if is_half or windows.name == "input" else "channelwise"
-    if windows.name == "input" and _has_general_gradient(windows):
-        return "channelwise"
-    return "widened" if windows.name == "input" and is_half else "naive"
 
 
 def like(kernels: str) -> list[Channelwise]:

@@ -15,7 +15,6 @@ from trainfit.cost.convolution_channelwise import (
     Windows,
     engine_kernels,
     like,
-    likely_kernels,
     line_alignment,
 )
 from trainfit.cost.convolution_direct import PROCESSORS
@@ -45,12 +44,11 @@ from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
 from trainfit.gpus.hidden.cudnn import Problem, is_left_to_cublas
 from trainfit.gpus.hidden.cudnn_kernels import (
+    Choice,
     Tiling,
-    asked,
-    imitated,
+    chosen,
     is_of_hopper,
     kernels_of,
-    tiling_of,
     turns_groups,
     usual_engine,
 )
@@ -72,8 +70,6 @@ _TILED_WEIGHT, _TILE_WEIGHT, _WIDTH_WEIGHT = 0.5, 2.0, 2.0
 """
 _FEW_IMAGES, _FEW_WEIGHT = 4, 2.0
 """Of convolutions in groups cuDNN runs others where there are fewer images, up to ten times as slow."""
-_ORDINARY_WINDOW = 49
-"""Pixels."""
 _WORD_BYTES = 4
 PLANNED_FOR = find_gpu("h200")
 """Other GPUs are taken to choose alike."""
@@ -173,12 +169,6 @@ class Convolution:
         """Of matrices, as they lie."""
         return self.groups == 1 and prod(self.window) == prod(self.stride) == 1
 
-    def is_ordinary(self, kernels: Kernels) -> bool:
-        """Products, and images of aligned channels and small windows: for these more does not take less, save where
-        cuDNN says so itself."""
-        is_small = len(self.window) == 2 and prod(self.window) <= _ORDINARY_WINDOW and max(self.dilation) == 1
-        return self.kind == "plain" and ((is_small and self.alignment(kernels) == VECTOR_BYTES) or self.is_product)
-
     @property
     def is_torch_s_own(self) -> bool:
         """Of windows per channel: torch has kernels, but cuDNN's run where channels come last, and for some float16."""
@@ -218,22 +208,22 @@ class Convolution:
         if self.windows is not None:
             return self._channelwise_kernels(op, self.windows)
         if self.is_product:
-            engine = self.planned(op)
-            otherwise: Kernels = "fused" if engine is None else kernels_of(problem, engine)
+            engine = self.choice(op).engine
+            otherwise: Kernels = kernels_of(problem, engine)
             is_solid = len(self.window) == _SOLID and self._is_solid_product(problem, engine)
             return "product" if is_solid or self._is_left_to_cublas(problem, engine) else otherwise
         if is_transformed(problem):
             return "fourier"
-        engine = self.engine(op)
+        engine = self.choice(op).engine
         is_shortened = self.has_short_gradient and engine == _WINOGRAD_S and self._is_worth_transforming
         return "winograd" if is_shortened else kernels_of(problem, engine)
 
-    def _is_left_to_cublas(self, problem: Problem, engine: int | None) -> bool:
+    def _is_left_to_cublas(self, problem: Problem, engine: int) -> bool:
         """Whether cuBLASLt computes a product, which cuDNN does not say without a GPU: as the trees have it, but for
         products of which the best of cuDNN's own kernels are old ones. Right for 7,861 of 8,244 passes, the trees alone
         for 7,774."""
         is_left = is_left_to_cublas(problem)
-        if engine is None or is_of_hopper(problem, engine):
+        if is_of_hopper(problem, engine):
             return is_left
         otherwise = kernels_of(problem, engine)
         if otherwise == "singly":
@@ -242,12 +232,12 @@ class Convolution:
             return is_left and (self.is_nhwc or otherwise not in ("direct", "naive"))
         return is_left or not self.is_nhwc
 
-    def _is_solid_product(self, problem: Problem, engine: int | None) -> bool:
+    def _is_solid_product(self, problem: Problem, engine: int) -> bool:
         """Whether volumes are cuBLASLt's; their weight's gradient, an image at a time, if images are long enough, and
         wherever cuDNN's own kernels are old ones. Right for 173 of 214 gradients."""
         if self.name != "weight" or engine in _OLD_SOLID or (engine == _LOOSE_SOLID and self.image.dtype == "float32"):
             return True
-        is_usual = engine in (None, usual_engine(problem), _SHORT_SOLID)
+        is_usual = engine in (usual_engine(problem), _SHORT_SOLID)
         is_wide = min(self.weight.shape[:2]) >= _SOLID_CHANNELS
         return is_usual and is_wide and prod(self.out.shape[2:]) >= _SOLID_PIXELS
 
@@ -265,31 +255,18 @@ class Convolution:
     def _channelwise_kernels(self, op: Op, windows: Windows) -> Channelwise:
         if self.is_torch_s_own:
             return "own"
-        engine = self.planned(op)
-        return likely_kernels(windows) if engine is None else engine_kernels(windows, engine)
+        return engine_kernels(windows, self.choice(op).engine)
 
-    def planned(self, op: Op) -> int | None:
-        """cuDNN's engine, as it says, or as it said when the op was measured; None where it cannot be asked."""
-        known = dict(op.kwargs).get(ENGINE)
-        return known if isinstance(known, int) else asked(first_pass(op), PLANNED_FOR)
-
-    def engine(self, op: Op) -> int:
-        """The same; where it cannot be asked ordinary ones are taken to have the usual one."""
-        found = self.planned(op)
-        if found is None:
-            problem = first_pass(op)
-            found = usual_engine(problem) if self.is_ordinary("fused") else imitated(problem)
-        return found
+    def choice(self, op: Op) -> Choice:
+        """cuDNN's, or as it was when the op was measured."""
+        said = dict(op.kwargs)
+        engine, tiling = said.get(ENGINE), said.get(TILING)
+        if not isinstance(engine, int):
+            return chosen(first_pass(op), PLANNED_FOR)
+        return Choice(engine, Tiling(*tiling) if isinstance(tiling, tuple) else None)
 
     def tiling(self, op: Op, kernels: Kernels) -> Tiling | None:
-        """As cuDNN says it, or said when the op was measured."""
-        if kernels not in TILED:
-            return None
-        said = dict(op.kwargs)
-        if TILING in said or ENGINE in said:  # when it was measured: an engine alone has none
-            known = said.get(TILING)
-            return Tiling(*known) if isinstance(known, tuple) else None
-        return tiling_of(first_pass(op), PLANNED_FOR)
+        return self.choice(op).tiling if kernels in TILED else None
 
     def capability(self, op: Op, kernels: Kernels, engine: int) -> int:
         """For which the kernels are made: products whose rows are not aligned have old ones."""

@@ -1,7 +1,7 @@
 """By what kind of kernels cuDNN convolves: all at once, group by group, or directly.
 
-In: a `Problem` and a GPU. Out: an engine (`asked`, `imitated`), how its kernels cut the product (`tiling_of`), and of
-what kind they are (`kernels_of`):
+In: a `Problem` and a GPU. Out: its `Choice` (`chosen`), an engine and how its kernels cut the product; and of what
+kind these are (`kernels_of`):
 * "fused": one kernel on the units of matrix products, which has all groups in it;
 * "singly": one such kernel for each group, of a library (CUTLASS) that does not share a sum among processors;
 * "first": one for first layers in float16, of four channels at most;
@@ -10,23 +10,25 @@ what kind they are (`kernels_of`):
 * "naive": a thread for each result, up to a hundred times as slow as that.
 
 The heuristics' first plan names an engine, and engines are of one kind (seen on the H200 by the names of 12,000 passes'
-kernels: 97% as here). Where cuDNN 9.19 is installed it is asked. Else a decision tree per pass and precision imitates
-it (cudnn_kernels.npz, benchmarks/fit_kernels.py); the file's "accuracy" has the shares of unseen ones that come out
-right. Other versions number their engines otherwise, so they are imitated too.
+kernels: 97% as here). Where cuDNN 9.19 is installed it is asked. Else decision trees imitate it: per pass and
+precision some vote for an engine and its tile, and one says into how many parts a weight's gradient is cut
+(cudnn_kernels.npz, benchmarks/fit_kernels.py); the file's "accuracy" has the shares of unseen ones that come out right.
+Other versions number their engines otherwise, so they are imitated too.
 """
 
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+import json
+from collections import Counter
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any, Literal
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden import cudnn_library
-from trainfit.gpus.hidden.cudnn import TILES, Problem, Tree, family
-from trainfit.gpus.hidden.cudnn_library import Proposal
+from trainfit.gpus.hidden.cudnn import TILES, Kind, Problem, Tree, family
 
 Kernels = Literal["fused", "singly", "first", "loose", "direct", "naive"]
 KERNELS: tuple[Kernels, ...] = ("fused", "singly", "first", "loose", "direct", "naive")
@@ -66,12 +68,6 @@ def kernels_of(problem: Problem, engine: int) -> Kernels:
     return next(kinds, "fused")
 
 
-def asked(problem: Problem, gpu: Gpu) -> int | None:
-    """The engine that cuDNN proposes; None where it cannot be asked."""
-    plan = _proposal(problem, gpu)
-    return None if plan is None else plan.engine
-
-
 @dataclass(frozen=True, slots=True)
 class Tiling:
     """How a product is cut: into tiles of the result, and their sums into steps."""
@@ -83,15 +79,32 @@ class Tiling:
     """Into which a sum is cut; 0 where as many processors share a tile as there are left."""
 
 
-def tiling_of(problem: Problem, gpu: Gpu) -> Tiling | None:
-    """As cuDNN says; None where it cannot be asked, and of kernels without tiles."""
-    plan = _proposal(problem, gpu)
-    knobs = {} if plan is None else dict(plan.knobs)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    engine: int
+    tiling: Tiling | None
+    """None of kernels without tiles."""
+
+
+def chosen(problem: Problem, gpu: Gpu) -> Choice:
+    """What cuDNN runs, as it says, or probably."""
+    return asked(problem, gpu) or imitated(problem)
+
+
+def asked(problem: Problem, gpu: Gpu) -> Choice | None:
+    """As cuDNN says; None where it cannot be asked."""
+    if cudnn_library.version() // 100 != _VERSION:
+        return None
+    plan = cudnn_library.first_proposal(problem.described(), problem.kind, gpu)
+    return None if plan is None else Choice(plan.engine, _tiling(problem.kind, dict(plan.knobs)))
+
+
+def _tiling(kind: Kind, knobs: dict[int, int]) -> Tiling | None:
     tile, knob = _TILES.get(knobs.get(_TILE_KNOB, -1)), next((knob for knob in _STEP_KNOBS if knob in knobs), None)
     if tile is None or knob is None:
         return None
     parts = 1
-    if problem.kind == "weight gradient":
+    if kind == "weight gradient":
         parts = 0 if knobs.get(_ALONE_KNOB) == 0 else max([1, *(knobs[one] for one in _PARTS_KNOBS if one in knobs)])
     return Tiling(*tile, _STEPS[knob][knobs[knob]], parts)
 
@@ -107,20 +120,18 @@ def turns_groups(problem: Problem, engine: int) -> bool:
     return problem.groups > 1 and problem.x[0] > 1 and engine == _TURNING_ENGINES.get(family(problem))
 
 
-def _proposal(problem: Problem, gpu: Gpu) -> Proposal | None:
-    if cudnn_library.version() // 100 != _VERSION:
-        return None
-    return cudnn_library.first_proposal(problem.described(), problem.kind, gpu)
-
-
 def usual_engine(problem: Problem) -> int:
     """Of ordinary convolutions, which is fused."""
     return _USUAL[family(problem)]
 
 
-def imitated(problem: Problem) -> int:
-    """The engine that cuDNN would propose, probably."""
-    return _tree(family(problem)).form_number(features(problem))
+def imitated(problem: Problem) -> Choice:
+    name, known = family(problem), features(problem)
+    votes = Counter(tree.form_number(known) for tree in _choice_trees(name))
+    choice = _choices(name)[votes.most_common(1)[0][0]]
+    if choice.tiling is None or choice.tiling.parts <= 1:
+        return choice
+    return replace(choice, tiling=replace(choice.tiling, parts=_tree(f"{name}/parts").form_number(known)))
 
 
 def features(problem: Problem) -> tuple[int, ...]:
@@ -133,6 +144,23 @@ def features(problem: Problem) -> tuple[int, ...]:
 @cache
 def _tree(name: str) -> Tree:
     return Tree.of(*(_stored()[f"{name}/{part}"] for part in ("feature", "value")))
+
+
+@cache
+def _choice_trees(name: str) -> tuple[Tree, ...]:
+    return tuple(_tree(f"{name}/choice/{number}") for number in range(_about()["trees"]))
+
+
+@cache
+def _choices(name: str) -> tuple[Choice, ...]:
+    """By number; two parts stand for any number of them."""
+    return tuple(Choice(engine, tiling and Tiling(*tiling)) for engine, tiling in _about()["choices"][name])
+
+
+@cache
+def _about() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(str(_stored()["about"]))
+    return found
 
 
 @cache
