@@ -31,7 +31,6 @@ from trainfit.gpus.hidden import cudnn_library
 from trainfit.gpus.hidden.cudnn import TILES, Kind, Problem, Tree, family
 
 Kernels = Literal["fused", "singly", "first", "loose", "direct", "naive"]
-KERNELS: tuple[Kernels, ...] = ("fused", "singly", "first", "loose", "direct", "naive")
 _VERSION = 919  # of cuDNN, without its last two digits
 # Knobs of plans (cudnn_graph.h): the tile's number, steps along the sum by the kernels of two libraries, into how many
 # parts a sum is cut by each of them, and whether it is not cut by what is left of a wave.
