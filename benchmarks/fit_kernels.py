@@ -38,7 +38,7 @@ from trainfit.cost.described import read_op
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden.convolution import first_pass
 from trainfit.gpus.hidden.cudnn import Kind, Problem, family
-from trainfit.gpus.hidden.cudnn_kernels import Tiling, asked, features, kernels_of
+from trainfit.gpus.hidden.cudnn_kernels import Choice, Tiling, asked, features, features_of_parts, kernels_of
 from trainfit.records import Phase
 from usual_filters import usual_layers
 
@@ -215,9 +215,9 @@ def fitted(rows: Sequence[Row], choices: Sequence[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"accuracy": accuracy(unseen, labels[is_unseen], np.array(chosen), choices)}
     for number, tree in enumerate(grown(known, labels)):
         found[f"choice/{number}/feature"], found[f"choice/{number}/value"] = nodes(tree)
-    parts = np.array([tiling.parts if tiling else 0 for _, _, tiling in rows])
-    if (parts > 1).any():
-        found["parts/feature"], found["parts/value"] = nodes_of_parts(known[parts > 1], parts[parts > 1])
+    cut = [(problem, Choice(engine, tiling)) for problem, engine, tiling in rows if tiling and tiling.parts > 1]
+    if cut:
+        found["parts/feature"], found["parts/value"] = nodes_of_parts(cut)
     return found
 
 
@@ -228,13 +228,15 @@ def grown(known: Any, labels: Any) -> list[Any]:
     return [DecisionTreeClassifier(max_features=0.8, random_state=seed).fit(known, labels) for seed in seeds]
 
 
-def nodes_of_parts(known: Any, parts: Any) -> tuple[Any, Any]:
+def nodes_of_parts(cut: Sequence[tuple[Problem, Choice]]) -> tuple[Any, Any]:
     """As `fit_convolutions.nodes`; a leaf has the geometric mean."""
     from sklearn.tree import DecisionTreeRegressor
 
     from fit_convolutions import by_level
 
-    tree = DecisionTreeRegressor(max_features=0.8, min_samples_leaf=2, random_state=0).fit(known, np.log(parts)).tree_
+    known = np.array([features_of_parts(problem, choice) for problem, choice in cut], dtype=np.float32)
+    parts = np.log([choice.tiling.parts for _, choice in cut if choice.tiling])
+    tree = DecisionTreeRegressor(max_features=0.8, random_state=0).fit(known, parts).tree_
     order = by_level(tree)
     is_inner = tree.feature[order] >= 0
     values = np.where(is_inner, np.floor(tree.threshold[order]), np.round(np.exp(tree.value[order, 0, 0])))

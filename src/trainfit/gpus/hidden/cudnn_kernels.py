@@ -130,14 +130,21 @@ def imitated(problem: Problem) -> Choice:
     choice = _choices(name)[votes.most_common(1)[0][0]]
     if choice.tiling is None or choice.tiling.parts <= 1:
         return choice
-    return replace(choice, tiling=replace(choice.tiling, parts=_tree(f"{name}/parts").form_number(known)))
+    parts = _tree(f"{name}/parts").form_number(features_of_parts(problem, choice))
+    return replace(choice, tiling=replace(choice.tiling, parts=parts))
 
 
 def features(problem: Problem) -> tuple[int, ...]:
-    """What the trees ask about."""
+    """What the trees ask about that choose."""
     reach = max(dilation * (size - 1) for dilation, size in zip(problem.dilation, problem.weight[2:], strict=True))
     settings = max(problem.dilation), max(problem.stride), problem.padding[-1], reach, problem.weight[1]
     return (*problem.features(), *settings, int(problem.dtype == "float16"))
+
+
+def features_of_parts(problem: Problem, choice: Choice) -> tuple[int, ...]:
+    """And the one that says into how many parts what was chosen cuts a sum."""
+    assert choice.tiling is not None
+    return (*features(problem), choice.engine, choice.tiling.rows, choice.tiling.columns, choice.tiling.step)
 
 
 @cache
