@@ -14,7 +14,7 @@ import pytest
 
 import trainfit
 from trainfit.cli import build_parser, main
-from trainfit.gpus.catalogue import GPUS
+from trainfit.gpus.catalogue import GPUS, find_gpu
 
 TRAIN = """
 import torch
@@ -186,6 +186,21 @@ def test_gpus_lists_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1 : 1 + len(GPUS)]] == [gpu.name for gpu in GPUS]
     assert "h200              9.0  132  139.8 GiB    989    989    494     67  1979  4800     900" in lines
+
+
+def test_gpus_as_json_are_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gpus", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["gpus"]
+    assert [row["name"] for row in rows] == [gpu.name for gpu in GPUS]
+    h200 = next(row for row in rows if row["name"] == "h200")
+    assert (h200["num_sms"], h200["memory_bytes"], h200["bf16_tflops"]) == (132, find_gpu("h200").memory_bytes, 989.0)
+
+
+def test_an_option_of_other_commands_is_not_said_to_be_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["gpus", "--budget", "3GiB"])
+    assert stopped.value.code == 2
+    assert "hint: other commands take --budget; trainfit" in capsys.readouterr().err
 
 
 def test_no_command_shows_four_commands_that_parse(capsys: pytest.CaptureFixture[str]) -> None:

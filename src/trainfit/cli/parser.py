@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
             return ""
         word = wrong[1] or wrong[2]
         alike = {name for name in _names(self) if name.startswith("-") == word.startswith("-")}
-        return did_you_mean(word, sorted(alike))
+        return f"other commands take {word}; " if word in alike else did_you_mean(word, sorted(alike))
 
 
 def _names(parser: argparse.ArgumentParser) -> Iterator[str]:
