@@ -21,7 +21,7 @@ from trainfit.gpus.hidden import cudnn_library, hidden_memory
 from trainfit.simulate import simulate_memory
 from trainfit.trace import trace_step
 from zoo import make_step
-from zoo_images import image_net_cases
+from zoo.images import image_net_cases
 
 TORCH = "2.11.0+cu130"  # that of the GPU's machine
 HOW = ("asked", "imitated")
@@ -29,7 +29,7 @@ LIMITS = (0.001, 0.01)
 HEAD = """# Twelve image nets that were predicted before they were measured
 
 `python benchmarks/blind_images.py` (H200, torch 2.11.0+cu130, each row a process of its own). The predictions were
-committed before the GPU ran any of these (zoo_images.py). cuDNN's choices were asked of an installed one, or imitated,
+committed before the GPU ran any of these (zoo/images.py). cuDNN's choices were asked of an installed one, or imitated,
 as on a CPU-only build of torch. Shares are predicted over measured.
 
 | case | allocator | measured MiB | asked | imitated | measured reserved MiB | asked | imitated |

@@ -35,15 +35,14 @@ import forks
 import libraries_draw
 import survey
 import usual_families
-import zoo_libraries
 from trainfit._time_estimate import price_steady_step
 from trainfit.cost import Pricing, pricing_for
 from trainfit.cost.described import described
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.records import Op
 from trainfit.trace import trace_step
-from zoo import known_names, select
-from zoo_case import Case, make_step
+from zoo import known_names, libraries, select
+from zoo.case import Case, make_step
 
 SEED, VARIANTS, HELD_OUT = 20261118, 4, 4
 LEAST_SHARE = 0.0005
@@ -64,7 +63,7 @@ def jobs() -> list[Job]:
     seen = {line["family"] for line in lines if line["part"] != "unread"}
     families = [
         (job.family, job.library)
-        for library in zoo_libraries.PACKAGES
+        for library in libraries.PACKAGES
         if library != "usual"
         for job in libraries_draw.order(library)
         if (job.part == "open" or job.family in seen) and is_written(job.family, library)
@@ -76,14 +75,14 @@ def jobs() -> list[Job]:
 
 def usual_jobs() -> list[Job]:
     """Those of the part usual, whose rows were measured; families that no row has yet stay out."""
-    families = [drawn.family for drawn in zoo_libraries.read_drawn() if drawn.part == "usual"]
+    families = [drawn.family for drawn in libraries.read_drawn() if drawn.part == "usual"]
     found = [Job(family, "usual", number) for family in families for number in range(VARIANTS)]
     return random.Random(SEED).sample(found, len(found))
 
 
 def zoo_jobs() -> list[Job]:
     """All nets that no library and no survey of transformers has."""
-    others = {case.name for case in (*survey.survey_cases(), *zoo_libraries.library_cases())}
+    others = {case.name for case in (*survey.survey_cases(), *libraries.library_cases())}
     names = sorted(set(known_names()) - others)
     return [Job(name, "zoo", 0) for name in random.Random(SEED).sample(names, len(names))]
 
@@ -93,7 +92,7 @@ def is_held_out(model_type: str) -> bool:
 
 
 def is_written(family: str, library: str) -> bool:
-    module = zoo_libraries.import_nets(library)
+    module = libraries.import_nets(library)
     return not hasattr(module, "WRITTEN") or family in module.WRITTEN
 
 
@@ -111,27 +110,27 @@ def trace(job: Job) -> dict[str, Any]:
         found = ops_of(survey.case_of(drawn), drawn.checkpointed, pricing)
     else:
         drawn, target_ms = (another_usual if job.library == "usual" else another_of_library)(job, chance)
-        found = ops_of(zoo_libraries.case_of(drawn), drawn.checkpointed, pricing)
+        found = ops_of(libraries.case_of(drawn), drawn.checkpointed, pricing)
         room = target_ms / found["busy_ms"]
         choice = libraries_draw.MANY_ROWS if job.library == "usual" else libraries_draw.ROWS
         rows = max((rows for rows in choice if rows <= drawn.rows * room), default=1)
         if rows != drawn.rows:
             drawn = replace(drawn, rows=rows)
-            found = ops_of(zoo_libraries.case_of(drawn), drawn.checkpointed, pricing)
+            found = ops_of(libraries.case_of(drawn), drawn.checkpointed, pricing)
     return {"net": asdict(drawn), **found}
 
 
-def another_of_library(job: Job, chance: random.Random) -> tuple[zoo_libraries.Drawn, float]:
+def another_of_library(job: Job, chance: random.Random) -> tuple[libraries.Drawn, float]:
     """As libraries_draw.py draws, with this job's own chance."""
     draw = libraries_draw
     precision = chance.choices(list(draw.PRECISIONS), list(draw.PRECISIONS.values()))[0]
     channels_last, checkpointed = (chance.random() < share for share in (0.5, 0.12))
     target_ms = math.exp(chance.uniform(math.log(20), math.log(150)))
     model, size, made = draw.some_variant(draw.Job(job.family, job.library, "open"), chance)
-    net = zoo_libraries.net_of(job.library, model, size, tiny=False)
+    net = libraries.net_of(job.library, model, size, tiny=False)
     if precision not in net.precisions:
         precision = chance.choices(net.precisions)[0]
-    drawn = zoo_libraries.Drawn(
+    drawn = libraries.Drawn(
         family=job.family,
         name="_".join(part for part in (job.library, model.replace(".", "_"), size, precision) if part),
         part="open",
@@ -139,7 +138,7 @@ def another_of_library(job: Job, chance: random.Random) -> tuple[zoo_libraries.D
         model=model,
         size=size,
         precision=precision,
-        optimizer=chance.choice(list(zoo_libraries.OPTIMIZERS)),
+        optimizer=chance.choice(list(libraries.OPTIMIZERS)),
         channels_last=channels_last and net.may_be_channels_last,
         checkpointed=checkpointed and any(hasattr(made.net, method) for method in draw.CHECKPOINTING),
         clip_grad_norm=None,
@@ -148,16 +147,16 @@ def another_of_library(job: Job, chance: random.Random) -> tuple[zoo_libraries.D
     return drawn, target_ms
 
 
-def another_usual(job: Job, chance: random.Random) -> tuple[zoo_libraries.Drawn, float]:
+def another_usual(job: Job, chance: random.Random) -> tuple[libraries.Drawn, float]:
     """By the weights of usual_families.py, with this job's own chance."""
     usual, weighted = usual_families, libraries_draw.weighted
-    written = importlib.import_module("zoo_libraries_usual").WRITTEN[job.family]
+    written = importlib.import_module("zoo.libraries.usual").WRITTEN[job.family]
     size = chance.choice(sorted(written.sizes))
     options = {name: chance.choice(values) for name, values in written.options.items()}
-    net = zoo_libraries.net_of(job.library, job.family, size, tiny=False, options=options)
+    net = libraries.net_of(job.library, job.family, size, tiny=False, options=options)
     weights = {kind: weight for kind, weight in usual.precisions(job.family).items() if kind in net.precisions}
     precision = weighted(chance, weights)
-    drawn = zoo_libraries.Drawn(
+    drawn = libraries.Drawn(
         family=job.family,
         name="_".join(part for part in (job.library, job.family, size, precision) if part),
         part="usual",

@@ -41,7 +41,7 @@ from trainfit.gpus.hidden.cudnn import (
 )
 from trainfit.trace import trace_step
 from zoo import known_names, make_step, select
-from zoo_libraries import library_cases
+from zoo.libraries import library_cases
 
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 KINDS: dict[str, Kind] = {

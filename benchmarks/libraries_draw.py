@@ -47,8 +47,8 @@ import forks
 import usual_families as usual
 from loop import training_step
 from second_predict import predict_case, summary
-from zoo_case import Precision
-from zoo_libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
+from zoo.case import Precision
+from zoo.libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
 
 Choice = TypeVar("Choice")
 SEED = 20261120
@@ -184,7 +184,7 @@ def families(library: str) -> tuple[str, ...]:
 
 
 def variants_of(library: str) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = importlib.import_module(f"zoo_libraries_{library}").families()
+    found: dict[str, list[str]] = importlib.import_module(f"zoo.libraries.{library}").families()
     return found
 
 
@@ -221,7 +221,7 @@ def draw_family(job: Job) -> tuple[Drawn, float]:
 def draw_usual(job: Job) -> tuple[Drawn, float]:
     """The same for the usual part, by its weights."""
     chance = random.Random(f"{usual.SEED} trained {job.family}")  # not the numbers that put it in its place
-    written = importlib.import_module(f"zoo_libraries_{job.library}").WRITTEN[job.family]
+    written = importlib.import_module(f"zoo.libraries.{job.library}").WRITTEN[job.family]
     precision = weighted(chance, usual.precisions(job.family))
     optimizer = weighted(chance, usual.OPTIMIZERS)
     shares = (usual.CHANNELS_LAST, usual.CHECKPOINTED, usual.CLIPPED, usual.ACCUMULATED)
@@ -271,7 +271,7 @@ def earlier_peaks() -> set[tuple[int, ...]]:
 def some_variant(job: Job, chance: random.Random) -> tuple[str, str, Trained]:
     """The first of a shuffled family with so many parameters; of a written one, any of its sizes."""
     if job.library in WRITTEN_NAMES:
-        sizes = importlib.import_module(f"zoo_libraries_{job.library}").WRITTEN[job.family].sizes
+        sizes = importlib.import_module(f"zoo.libraries.{job.library}").WRITTEN[job.family].sizes
         variants = [(job.family, chance.choice(sorted(sizes)))]
     else:
         names = variants_of(job.library)[job.family]
@@ -350,7 +350,7 @@ def draw(part: Part, library: str, predicted: Path) -> None:
     missing = COUNTS[part].get(library, 0) - len(here)
     if missing <= 0:
         return
-    module = importlib.import_module(f"zoo_libraries_{library}")
+    module = importlib.import_module(f"zoo.libraries.{library}")
     jobs = [replace(job, part=part) for job in order(library) if job.part in OF_SEED[part]]
     jobs = [job for job in jobs if job.family not in done]
     if library in WRITTEN_NAMES or library == "usual":  # as many as are written; whoever needs more writes them first

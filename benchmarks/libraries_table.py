@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from second_table import Job
 from survey_table import RESULTS, job_of, read, read_steps, summary, table, with_all_steps
-from zoo_libraries import DRAWN, read_drawn
+from zoo.libraries import DRAWN, read_drawn
 
 HEAD = """# Nets of public libraries that a seed chose
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from zoo_case import Case
+from zoo.case import Case
 
 
 def default_loss(output: Any) -> torch.Tensor:

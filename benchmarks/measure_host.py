@@ -49,7 +49,7 @@ from measure_time import jobs_of
 from timeline import issued, small, timeline
 from trainfit.calibrate.host import prepare_host, time_host
 from zoo import select
-from zoo_libraries import STARTS_CUDA
+from zoo.libraries import STARTS_CUDA
 
 CASES = (
     "qwen3", "qwen2_amp", "llama_adafactor", "gru_fp32", "gru_bf16", "lstm_amp", "wav2vec2", "llama_lora",

@@ -30,8 +30,8 @@ import forks
 from loop import training_step
 from recorder import history, start_history
 from zoo import Case, select
-from zoo_hf import build, token_batch
-from zoo_torch import LstmLM, UNet, text
+from zoo.hf import build, token_batch
+from zoo.plain import LstmLM, UNet, text
 
 ACTIONS = ["alloc", "free_completed", "segment_alloc", "segment_free", "segment_map", "segment_unmap"]
 Job = tuple[str, str]

@@ -121,7 +121,7 @@ def rounds(jobs: list[Job]) -> list[list[Job]]:
 
 
 def jobs_of(names: list[str]) -> list[Job]:
-    from zoo_second import second_cases
+    from zoo.second import second_cases
 
     known = {case.name: case for case in second_cases()}
     jobs = []

@@ -27,7 +27,7 @@ from trainfit.gpus.hidden import hidden_memory
 from trainfit.simulate import simulate_memory
 from trainfit.trace import trace_step
 from zoo import Case, make_step, select
-from zoo_second import second_cases
+from zoo.second import second_cases
 
 MEASURED_WITH = "2.11.0+cu130"
 LIMIT_S = 300.0

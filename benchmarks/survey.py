@@ -26,8 +26,8 @@ import torch.nn.functional as F
 import transformers as hf
 
 from survey_tasks import LATER_LOSSES, NUM_LABELS, SOUND_INPUTS, TITLE_LENGTH, later_batch, small_features
-from zoo_case import Case, Precision
-from zoo_hf import Batch, build, image_batch, seq2seq_batch, token_batch
+from zoo.case import Case, Precision
+from zoo.hf import Batch, build, image_batch, seq2seq_batch, token_batch
 
 DRAWN = Path(__file__).parent / "results" / "survey_drawn.jsonl"
 Part = Literal["development", "blind", "further", "fresh", "third", "unseen", "last"]

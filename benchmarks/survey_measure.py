@@ -45,7 +45,7 @@ from measure_time import jobs_of
 from timeline import issued, small, timeline
 from trainfit.calibrate.measure import marker_name
 from zoo import select
-from zoo_libraries import STARTS_CUDA
+from zoo.libraries import STARTS_CUDA
 
 GPU_BYTES, CONTEXT_BYTES, WIDTH = 128 * 2**30, 2**30, 16
 BESIDE = 1.4

@@ -28,11 +28,11 @@ from typing import Any, get_args
 from second_table import ALLOCATED, KERNELS, LAUNCHES, MIB, RESERVED, Job, Rows, again, is_launch_bound, share
 from survey import DRAWN, Part, job_names
 from survey_draw import DRAWS
-from zoo_images import image_net_cases
-from zoo_survey_nets import survey_nets
-from zoo_survey_nets_fourth import fourth_nets
-from zoo_survey_nets_further import further_nets
-from zoo_survey_nets_third import third_nets
+from zoo.images import image_net_cases
+from zoo.survey import survey_nets
+from zoo.survey.fourth import fourth_nets
+from zoo.survey.further import further_nets
+from zoo.survey.third import third_nets
 
 RESULTS = Path(__file__).parent / "results"
 DATASHEET = 0.2
@@ -50,8 +50,8 @@ HEAD = """# Architectures that a seed chose
 
 `python benchmarks/survey_table.py` (H200, torch 2.11.0+cu130, transformers 5.17; each row a process of its own, steps
 that wait for the CPU in several). survey_draw.py drew model types of transformers and ways to train them, four times,
-no type twice for the same task; zoo_survey_nets.py, zoo_survey_nets_further.py, zoo_survey_nets_third.py and
-zoo_survey_nets_fourth.py draw precision, optimizer, batch and part of nets in plain torch. Predicted with torch 2.11
+no type twice for the same task; zoo/survey, zoo/survey/further, zoo/survey/third and
+zoo/survey/fourth draw precision, optimizer, batch and part of nets in plain torch. Predicted with torch 2.11
 and no GPU; errors are predicted / measured - 1. "own host": the step by what `calibrate` timed of the host in the run
 that measured these rows, for steps that wait for the CPU; everything else is by the profile of then. "now": predicted
 by the shipped profile after these rows were measured, no blind test; a dash: as before. Allocated and reserved are of
@@ -132,7 +132,7 @@ as traced ops matched with the profiled kernels in order told:
 Memory beyond the limits was not looked into but for times_net."""
 FRESH = """Predicted with the profile of then, and the predictions committed, before they were measured. They have been
 in sight since: prices were mended with them among others, and the column "now" is by the shipped profile of now. The
-image nets are those of zoo_images.py, written for another test and never measured before. The step of those that wait
+image nets are those of zoo/images.py, written for another test and never measured before. The step of those that wait
 for the CPU is the median of the processes that ran in turns with the host's part of `calibrate`, which was decided
 before they ran. Why those beyond 8% of GPU busy were off then, as traced ops matched with the profiled kernels in order
 told:

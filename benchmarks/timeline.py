@@ -20,7 +20,7 @@ from unittest import mock
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from zoo_case import Case
+from zoo.case import Case
 
 SAMPLES = 2
 """One sample leaves batch norms nothing to compare."""

@@ -2,7 +2,7 @@
 
 Written down, and committed, before anything of the part was drawn, written or traced. A weight says how often a family
 is trained beside the others, as far as one person knows: downloads, tutorials, forums, job posts. The seed puts the
-families in an order, without replacement, in which the heavier ones tend to stand first; zoo_libraries_usual.py has
+families in an order, without replacement, in which the heavier ones tend to stand first; zoo/libraries/usual.py has
 their nets, written in that order. Families may be those of earlier rows: that is the point. Published widths are used,
 so what makes a row new is the size, length, batch, precision and way to train that the seed draws for it.
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 
-from zoo_case import Precision
+from zoo.case import Precision
 
 SEED = "20261118 usual"
 COUNT, MORE = 44, 22

@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
     from predict_time import last, read_runs
     from zoo import make_step, zoo
-    from zoo_blind import blind_cases
+    from zoo.blind import blind_cases
 
     CASES = zoo() | {case.name: case for case in blind_cases(tiny=False)}
 

@@ -17,15 +17,15 @@ with warnings.catch_warnings():
     import libraries_draw
     import usual_families
     import zoo
-    import zoo_libraries
     from loop import training_step
-    from zoo_libraries import Drawn, Trained, case_of
+    from zoo import libraries
+    from zoo.libraries import Drawn, Trained, case_of
 
 USUAL_PARTS = libraries_draw.USUAL_PARTS
 
 
 def lines() -> list[dict[str, object]]:
-    return [json.loads(line) for line in zoo_libraries.DRAWN.read_text().splitlines()]
+    return [json.loads(line) for line in libraries.DRAWN.read_text().splitlines()]
 
 
 def drawn(library: str, model: str, size: str = "", **changed: object) -> Drawn:
@@ -38,12 +38,12 @@ def test_every_family_was_drawn_once_and_what_was_left_out_has_a_reason() -> Non
     families = [(line["family"], line["part"] in USUAL_PARTS) for line in lines()]  # which may have what others had
     assert len(set(families)) == len(families)
     assert all(line.get("skipped") or line["name"] for line in lines())
-    found = zoo_libraries.read_drawn()
+    found = libraries.read_drawn()
     assert len({case.name for case in found}) == len(found)
     assert Counter((case.part, case.library) for case in found) == {
         (part, library): count for part, counts in libraries_draw.COUNTS.items() for library, count in counts.items()
     }
-    assert {part: len(zoo_libraries.job_names(part)) for part in libraries_draw.COUNTS} == {
+    assert {part: len(libraries.job_names(part)) for part in libraries_draw.COUNTS} == {
         "open": 24,
         "closed": 44,
         "sealed": 52,
@@ -78,18 +78,18 @@ def test_usual_families_stand_in_the_order_of_their_weights_and_the_first_of_the
 
 
 def test_names_are_known_only_where_their_library_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zoo_libraries, "is_there", lambda library: library == "pyg")
-    cases = zoo_libraries.library_cases()
-    assert {case.name for case in cases} == {one.name for one in zoo_libraries.read_drawn() if one.library == "pyg"}
-    zoo_libraries.import_libraries(["gpt2", "no such case"])
+    monkeypatch.setattr(libraries, "is_there", lambda library: library == "pyg")
+    cases = libraries.library_cases()
+    assert {case.name for case in cases} == {one.name for one in libraries.read_drawn() if one.library == "pyg"}
+    libraries.import_libraries(["gpt2", "no such case"])
 
 
 def test_a_batch_is_of_the_weights_type_and_layout(monkeypatch: pytest.MonkeyPatch) -> None:
-    from zoo_survey_nets import Net, below, floats
+    from zoo.survey import Net, below, floats
 
     net = Net("toy", lambda: Trained(torch.nn.Conv2d(3, 8, 3), torch.nn.Module), 4,
               {"images": floats(3, 8, 8), "labels": below(5)})  # fmt: skip
-    monkeypatch.setattr(zoo_libraries, "net_of", lambda *_: net)
+    monkeypatch.setattr(libraries, "net_of", lambda *_: net)
     case = case_of(drawn("timm", "toy", precision="bf16", channels_last=True))
     images = case.batch("cpu")["images"]
     assert (tuple(images.shape), images.dtype) == ((4, 3, 8, 8), torch.bfloat16)
@@ -118,7 +118,7 @@ def test_a_batch_is_of_the_weights_type_and_layout(monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_small_net_of_each_library_is_trained(library: str, model: str, size: str, checkpointed: bool) -> None:
-    pytest.importorskip(zoo_libraries.PACKAGES[library], exc_type=ImportError)
+    pytest.importorskip(libraries.PACKAGES[library], exc_type=ImportError)
     case = case_of(drawn(library, model, size, checkpointed=checkpointed, clip_grad_norm=1.0), tiny=True)
     step = training_step(case, "cpu", checkpointed)
     step()
@@ -126,4 +126,4 @@ def test_a_small_net_of_each_library_is_trained(library: str, model: str, size: 
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_zoo_has_none_of_them() -> None:
-    assert not {case.name for case in zoo_libraries.read_drawn()} & set(zoo.zoo())
+    assert not {case.name for case in libraries.read_drawn()} & set(zoo.zoo())

@@ -20,12 +20,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
     from zoo import make_step, zoo
-    from zoo_images import image_net_cases
-    from zoo_second import second_cases
-    from zoo_survey_nets import survey_nets
-    from zoo_survey_nets_fourth import fourth_nets
-    from zoo_survey_nets_further import further_nets
-    from zoo_survey_nets_third import third_nets
+    from zoo.images import image_net_cases
+    from zoo.second import second_cases
+    from zoo.survey import survey_nets
+    from zoo.survey.fourth import fourth_nets
+    from zoo.survey.further import further_nets
+    from zoo.survey.third import third_nets
 
     draws = (survey_nets, further_nets, third_nets, fourth_nets)
     nets = itertools.chain(*(part for draw in draws for part in draw(tiny=True)))
