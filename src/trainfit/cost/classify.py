@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from trainfit.cost import (
     arrivals,
-    compute,
+    attention,
     convolution,
     fourier,
     image_norms,
@@ -20,6 +20,7 @@ from trainfit.cost import (
     losses,
     moves,
     pools,
+    products,
     recurrent,
     reductions,
     rowwise,
@@ -73,7 +74,7 @@ def _rules() -> Iterator[tuple[str, Rule]]:
     yield from ((name, rowwise.distance) for name in rowwise.DISTANCES)
     yield from ((name, lookups.embedding_backward) for name in ("embedding_dense_backward", "_embedding_bag_backward"))
     yield from ((f"_weight_norm_interface{way}", rowwise.weight_norm) for way in ("", "_backward"))
-    yield "_grouped_mm", compute.grouped_matmul
+    yield "_grouped_mm", products.grouped_matmul
     yield from ((name, convolution.convolution) for name in _CONVOLUTIONS)
 
 
@@ -81,8 +82,8 @@ _RULES = dict(_rules())
 
 
 _BY_PROCESSORS: tuple[tuple[Collection[str], Callable[[Op, int], tuple[Work, ...]]], ...] = (
-    (compute.MATMULS, compute.matmul),
-    (compute.ATTENTIONS, compute.attention),
+    (products.MATMULS, products.matmul),
+    (attention.ATTENTIONS, attention.attention),
     (rowwise.ROW_NORMS, rowwise.row_norm),
     (image_norms.IMAGE_NORMS, image_norms.image_norm),
     (walks.RUNNING, walks.running),

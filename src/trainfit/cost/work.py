@@ -61,7 +61,7 @@ class Work:
     """The share of the processors' time that computes results, where work comes in whole waves of tiles."""
     stretch: float = 1.0
     """How many times as long arithmetic takes because there is less to do at once than the GPU has processors."""
-    rounds: int = 0
+    rounds: float = 0
     """How often processors begin and end a tile of a product, one after the other."""
     cached: float = SOME_CACHED
     """The share of what fetching all operands from memory costs that a step saves."""
@@ -246,6 +246,12 @@ def row_alignment(elements: int, dtype: str) -> int:
     """The power of two, up to 16 bytes, at which every row of so many elements starts."""
     nbytes = elements * item_bytes(dtype)
     return min(nbytes & -nbytes, VECTOR_BYTES) if nbytes else VECTOR_BYTES
+
+
+def rows_alignment(matrix: TensorRef) -> int:
+    """The power of two, up to 16 bytes, at which every row (or column, if those lie in memory) starts."""
+    steps = [stride for size, stride in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and stride != 1]
+    return min((row_alignment(step, matrix.dtype) for step in steps), default=VECTOR_BYTES)
 
 
 def is_channels_last(tensor: TensorRef) -> bool:
