@@ -93,17 +93,21 @@ def test_bags_of_embeddings_read_a_row_per_index_and_their_gradient_has_a_table_
     ]
 
 
-def test_causal_attention_counts_half_the_products() -> None:
+def test_causal_attention_walks_over_half_the_scores_and_waits_for_its_longest_block() -> None:
     rules = {f"attention flash half forward {kind}": [((0.0,) * 6, 1.0)] for kind in ("causal", "full")}
-    tensors = ["3*bfloat16[1,1,32768,128]", 0.0]
-    outputs = ["bfloat16[1,1,32768,128]"]
+    tensors = ["3*bfloat16[1,256,4096,128]", 0.0]
+    outputs = ["bfloat16[1,256,4096,128]"]
     name = "aten._scaled_dot_product_flash_attention.default"
     full, causal = (
         ns_of(op(name, [*tensors, is_causal], outputs), profile=profile_of(rules)) for is_causal in (False, True)
     )
-    waves = 2 * 264 / 512  # of blocks; between one head and two times are interpolated
-    assert full == pytest.approx(1000 + waves * 4 * 32768**2 * 128 / 1000, abs=10)
-    assert causal == round(1000 + 2 * 32768**2 * 128 / 1000)
+    # 32 blocks of 128 queries walk over 64 steps of 64 keys; two on each of 132 processors, so that waves are 32. A
+    # step of 264 blocks is a product of heads that are wider by 200; to begin a block takes three rounds of 700 ns.
+    step_ns = 264 * 4 * 128 * 64 * (128 + 200) / 1000
+    assert full == pytest.approx(1000 + 32 * (64 * step_ns + 2100), rel=1e-6)
+    # Causal ones take 2, 4, ... 64 steps, 33 on average, and half of the longest is waited for.
+    waves = 256 * 32 / 264
+    assert causal == pytest.approx(1000 + (waves * 33 + 0.5 * 64) * step_ns + (waves + 0.5) * 2100, rel=1e-6)
 
 
 def test_attention_of_few_blocks_takes_as_long_as_one_on_each_processor() -> None:

@@ -33,13 +33,17 @@ def product(name: str, dtype: str, layout: str) -> Make:
 
 
 def attention(backend: str, dtype: str, is_backward: bool, is_causal: bool) -> Make:
+    # FlashAttention has other kernels for what does not fill tiles, and, without dropout, for few queries.
+    tile, dropout = {"flash": (128, 0.1), "cudnn": (16, 0.0), "efficient": (1, 0.0)}[backend]
+
     def make(batch: int, heads: int, length: int, dim: int) -> Op:
+        length *= tile
         query, per_query = f"{dtype}[{batch},{heads},{length},{8 * dim}]", f"float32[{batch},{heads},{length}]"
         options: dict[tuple[str, bool], list[object]] = {
-            ("flash", False): [0.0, is_causal],
+            ("flash", False): [dropout, is_causal],
             ("cudnn", False): [None, True, 0.0, is_causal],
             ("efficient", False): [None, True, 0.0, is_causal],
-            ("flash", True): [query, per_query, None, None, 9, 9, 0.0, is_causal],
+            ("flash", True): [query, per_query, None, None, 9, 9, dropout, is_causal],
             ("cudnn", True): [query, per_query, None, None, None, None, None, 9, 9, 0.0, is_causal],
             ("efficient", True): [None, query, per_query, None, None, 0.0, [True] * 4, is_causal],
         }
@@ -106,11 +110,12 @@ HALF, TYPES = ("bfloat16",), ("bfloat16", "float32")
 EACH = (False, True)
 WIDE, DEEP = (1, 10), (0, 9)
 SEVERAL = (1, 9)  # one matrix alone runs as a plain product does
+TILED = {"flash": (0, 6), "cudnn": (3, 9), "efficient": (4, 13)}  # in tiles of 128, 16 and 1
 """log2 of the least and the most of a size."""
 KINDS: list[tuple[Make, tuple[tuple[int, int], ...]]] = [
     *((product(*case), ((0, 0), WIDE, WIDE, WIDE)) for case in itertools.product(("mm", "addmm"), TYPES, "nt")),
     *((product("bmm", t, order), (SEVERAL, DEEP, DEEP, DEEP)) for t, order in itertools.product(TYPES, "nt")),
-    *((attention(*case), ((0, 6), (0, 6), (4, 13), (3, 3)))  # heads of other widths are padded, or take other kernels
+    *((attention(*case), ((0, 6), (0, 6), TILED[case[0]], (3, 3)))  # heads of other widths take other kernels
       for case in (*itertools.product(("flash", "cudnn", "efficient"), HALF, EACH, EACH),
                    *itertools.product(("efficient",), TYPES[1:], EACH, EACH))),
     *((window_per_channel(*case), ((0, 8), (0, 7), (1, 7))) for case in itertools.product(TYPES, EACH)),

@@ -359,22 +359,90 @@ def test_attention_counts_whole_tiles_and_whole_waves() -> None:
     assert wide == [4.0, 1.0, 264 / 133, 396 / 300]
 
 
-def test_attention_of_cudnn_computes_heads_of_64_and_is_compared_where_rows_of_masks_begin_alike() -> None:
-    def found(dim: int, keys: int = 64, way: str = "") -> Work:
-        query, key, mask = f"bfloat16[264,1,64,{dim}]", f"bfloat16[264,1,{keys},{dim}]", f"bfloat16[264,1,64,{keys}]"
-        name = f"aten._scaled_dot_product_cudnn_attention{way}.default"
-        options = (
-            [query, None, None, None, mask, None, None, 64, keys, 0.0, False] if way else [mask, False, 0.0, False]
-        )
-        return works(op(name, [*([query] if way else []), query, key, key, *options], [query, key, key]), 132)[0]
+def attention_work(
+    backend: str, query: str, keys: str = "", mask: str = "", way: str = "", dropout: float = 0.0
+) -> Work:
+    keys = keys or query
+    name = f"aten._scaled_dot_product_{backend}_attention{way}.default"
+    bias: object = mask or None
+    options: dict[tuple[str, str], list[object]] = {
+        ("cudnn", ""): [bias, False, dropout, False],
+        ("cudnn", "_backward"): [query, None, None, None, bias, None, None, 64, 64, dropout, False],
+        ("flash", ""): [dropout, False],
+        ("flash", "_backward"): [query, None, None, None, 64, 64, dropout, False],
+    }
+    tensors = [*([query] if way else []), query, keys, keys]
+    return works(op(name, [*tensors, *options[backend, way]], [query, keys, keys]), 132)[0]
 
-    assert found(16).flops == found(64).flops == 2 * 2 * 264 * 128 * 128 * 64
-    # Gradients move heads of 32, and compute heads of 64.
-    assert found(16, way="_backward").flops == 5 * 2 * 264 * 64 * 64 * 32
-    assert [found(dim, way="_backward").stretch for dim in (16, 48, 96)] == [2.0, 1.0, 128 / 96]
-    even, odd = found(64, 64), found(64, 63)
-    assert (even.num_sizes, even.num_alike) == (4, 2)  # heads to a key's head, and where rows begin
-    assert [one.coordinates[4:6] for one in (even, odd)] == [(0.0, 4.0), (0.0, 1.0)]
+
+def steps_ns(work: Work, flops: float) -> float:
+    """How many steps of so many operations on each processor."""
+    return work.stretch * work.flops / (132 * flops)
+
+
+def test_attention_of_cudnn_walks_over_scores_in_whole_waves_of_blocks() -> None:
+    def found(pairs: int, dim: int, way: str = "", length: int = 1024) -> Work:
+        return attention_work("cudnn", f"bfloat16[{pairs},1,{length},{dim}]", way=way)
+
+    # Forward: 128 queries to a block, 128 keys to a step, one block to a processor; a step is wider by 66.
+    step = 4 * 128 * 128 * (64 + 66)
+    assert [steps_ns(found(pairs, 64), step) for pairs in (1, 16, 17, 33)] == pytest.approx([8, 8, 16, 16])
+    assert found(16, 64).rounds == 1.5
+    assert found(33, 64).rounds == 3.0
+    # Backward: 64 keys to a block, 64 queries to a step, two blocks to a processor up to heads of 128, then one.
+    narrow, wide = 10 * 64 * 64 * (64 + 60), 10 * 64 * 64 * (256 + 356)
+    assert [steps_ns(found(pairs, 64, "_backward"), 2 * narrow) for pairs in (1, 16, 17)] == pytest.approx([16, 16, 32])
+    assert [steps_ns(found(pairs, 256, "_backward"), wide) for pairs in (1, 8, 9, 16)] == pytest.approx(
+        [16, 16, 32, 32]
+    )
+    assert found(1, 24).stretch * found(1, 24).flops == found(1, 64).stretch * found(1, 64).flops
+    assert found(1, 64).flops == 4 * 1024**2 * 64
+    assert found(1, 64, length=1000).flops == 4 * 1000**2 * 64  # what is asked for, whatever is computed
+
+
+def test_gradients_of_attention_move_queries_thirteen_times_beside_the_products() -> None:
+    query, keys = "bfloat16[2,8,512,64]", "bfloat16[2,2,512,64]"
+    alone, shared = (attention_work("cudnn", query, one, way="_backward") for one in (query, keys))
+    assert alone.is_serial
+    assert (alone.nbytes, alone.kernels) == (13 * 2 * 16 * 512 * 64, 4)
+    assert (shared.nbytes, shared.kernels) == ((13 + 4) * 2 * 16 * 512 * 64, 6)  # and keys' four times
+    assert (attention_work("cudnn", query).nbytes, attention_work("cudnn", query).kernels) == (6 * 2 * 16 * 512 * 64, 2)
+
+
+def test_attention_of_cudnn_takes_longer_over_masks_and_longest_over_rows_that_begin_at_odd_elements() -> None:
+    def found(keys: int, mask: bool, dropout: float = 0.0) -> Work:
+        rows = f"bfloat16[264,1,128,{keys}]" if mask else ""
+        return attention_work("cudnn", "bfloat16[264,1,128,64]", f"bfloat16[264,1,{keys},64]", rows, dropout=dropout)
+
+    step = 4 * 128 * 128
+    kinds = [found(128, False), found(128, True), found(127, True), found(128, True, 0.5), found(127, True, 0.5)]
+    wider = [round(steps_ns(one, step) / 2) - 64 for one in kinds]  # two waves of one step
+    assert wider == [66, 190, 490, 460, 760]
+    even, odd = kinds[1], kinds[2]
+    # How wide heads are computed and are, heads to a key's, where rows begin.
+    assert [one.coordinates[3:6] for one in (even, odd)] == [(24.0, 0.0, 4.0), (24.0, 0.0, 1.0)]
+
+
+def test_flash_attention_divides_keys_where_queries_leave_processors_idle() -> None:
+    def found(pairs: int, dropout: float = 0.0) -> Work:
+        query, keys = f"bfloat16[{pairs},1,64,64]", f"bfloat16[{pairs},1,4096,64]"
+        return attention_work("flash", query, keys, dropout=dropout)
+
+    step = 2 * 4 * 64 * 256 * (64 + 141)  # of two blocks on a processor
+    assert [steps_ns(found(pairs), step) for pairs in (1, 16, 33, 200)] == pytest.approx([1, 1, 2, 16])
+    assert found(1).kernels == 2
+    # Two blocks to a processor fill less than 0.8 of them: 211 do not, and none of dropout.
+    assert (found(211).kernels, found(212).kernels, found(1, 0.5).kernels) == (2, 1, 1)
+    assert steps_ns(found(212), 2 * 4 * 128 * 128 * (64 + 141)) == pytest.approx(32)
+
+
+def test_flash_attention_has_kernels_of_their_own_for_what_fills_all_tiles() -> None:
+    def evenness(length: int, dim: int, way: str = "") -> float:
+        return attention_work("flash", f"bfloat16[264,1,{length},{dim}]", way=way).coordinates[4]
+
+    assert [evenness(*sizes) for sizes in ((256, 64), (255, 64), (256, 56), (256, 128))] == [2.0, 0.0, 0.0, 2.0]
+    assert [evenness(192, 128, way) for way in ("", "_backward")] == [0.0, 0.0]
+    assert [evenness(256, 256, way) for way in ("", "_backward")] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize(("dtype", "deeper"), [("float32", 32), ("bfloat16", 128)])

@@ -35,26 +35,27 @@ def attention(op: Op, num_sms: int) -> tuple[Work, ...]:
 
 
 def _work(found: Attention, rule: str, num_sms: int) -> Work:
-    kernel = _kernel(found, found.pairs, found.length, num_sms)
+    kernel = _kernel(found, found.pairs, found.length, found.key_length, num_sms)
     lengths = zip((found.length, found.key_length), _sides(found, kernel), strict=True)
     length, key_length = (side * ceil(size / side) for size, side in lengths)
-    own = (in_whole_waves(kernel, _scores(found, found.pairs, length, key_length), num_sms), length, key_length)
-    return resizable(partial(_made, found, rule, num_sms, _bytes_moved(found, own)), own, _TOPS)
+    pairs = in_whole_waves(kernel, _scores(found, found.pairs, length, key_length), num_sms)
+    made = partial(_made, found, rule, num_sms, _bytes_moved(found, pairs, length, key_length))
+    return resizable(made, (pairs, length, key_length), _TOPS)
 
 
 def _made(found: Attention, rule: str, num_sms: int, parts: Parts, *sizes: float) -> Work:
     """With these pairs, queries and keys."""
     pairs, length, key_length = sizes
-    kernel = _kernel(found, pairs, length, num_sms)
+    kernel = _kernel(found, pairs, length, key_length, num_sms)
     walked = walk(kernel, _scores(found, pairs, length, key_length), num_sms)
     flops = round(2 * found.products * found.pairs * found.length * found.key_length * found.dim)
     flops //= 2 if found.is_causal else 1
     counted = walked.steps * kernel.at_once * num_sms * kernel.step_flops(found.products)
     seen = min(key_length, length) if found.is_causal else key_length
-    alike = (_width(found, kernel), *_evenness(found, kernel), *found.alike(rule))
+    width = _WIDTH_WEIGHT * (log(kernel.head)[0] + log(found.dim)[0])
     return Work(
         rule,
-        (*log(length, seen, walked.heads), *alike, *found.unlike(rule)),
+        (*log(length, seen, walked.heads), width, *_evenness(found, kernel), *found.alike(rule), *found.unlike(rule)),
         flops,
         found.dtype,
         traffic_bytes(parts, (*sizes, found.dim)),
@@ -62,16 +63,14 @@ def _made(found: Attention, rule: str, num_sms: int, parts: Parts, *sizes: float
         is_serial=found.is_backward,
         stretch=counted / max(flops, 1),
         rounds=kernel.rounds * walked.blocks,
-        num_sizes=3,
-        num_alike=len(alike),
     )
 
 
-def _kernel(found: Attention, pairs: float, length: float, num_sms: int) -> Kernel:
+def _kernel(found: Attention, pairs: float, length: float, key_length: float, num_sms: int) -> Kernel:
     if found.backend == "cudnn":
         is_odd = found.mask is not None and rows_alignment(found.mask) == item_bytes(found.mask.dtype)
         return cudnn_kernel(found.dim, found.is_backward, found.has_dropout, found.mask is not None, is_odd)
-    return flash_kernel(found.dim, found.is_backward, found.has_dropout, heads=pairs, length=length, num_sms=num_sms)
+    return flash_kernel(found.dim, found.is_backward, found.has_dropout, pairs, length, key_length, num_sms)
 
 
 def _scores(found: Attention, pairs: float, length: float, key_length: float) -> Scores:
@@ -82,10 +81,6 @@ def _scores(found: Attention, pairs: float, length: float, key_length: float) ->
 def _sides(found: Attention, kernel: Kernel) -> tuple[int, int]:
     """Of a tile: queries and keys."""
     return (kernel.step, kernel.block) if found.is_backward else (kernel.block, kernel.step)
-
-
-def _width(found: Attention, kernel: Kernel) -> float:
-    return _WIDTH_WEIGHT * (log(kernel.head)[0] + log(found.dim)[0])
 
 
 def _evenness(found: Attention, kernel: Kernel) -> tuple[float, ...]:
@@ -102,11 +97,10 @@ def _num_kernels(found: Attention, kernel: Kernel) -> int:
     return 2 if found.backend == "cudnn" or kernel.divides_keys else 1
 
 
-def _bytes_moved(found: Attention, own: tuple[float, float, float]) -> Parts:
+def _bytes_moved(found: Attention, pairs: float, length: float, key_length: float) -> Parts:
     """Forward all that is moved while blocks compute; backward what kernels move that run before and after."""
     if not found.is_backward:
-        return parts_of(found.axes, (*own, found.dim))
-    pairs, length, key_length = own
+        return parts_of(found.axes, (pairs, length, key_length, found.dim))
     row = item_bytes(found.dtype) * found.dim * found.pairs / pairs
     of_queries = (_QUERY_PASSES * row * found.length / length, (0, 1))
     of_keys = (_KEY_PASSES * row * found.key_length / key_length, (0, 2))

@@ -98,7 +98,7 @@ def cudnn_kernel(dim: int, is_backward: bool, has_dropout: bool, has_mask: bool,
 
 
 def flash_kernel(
-    dim: int, is_backward: bool, has_dropout: bool, *, heads: float, length: float, num_sms: int
+    dim: int, is_backward: bool, has_dropout: bool, heads: float, length: float, key_length: float, num_sms: int
 ) -> Kernel:
     by_width = _FLASH[is_backward, has_dropout and not is_backward]
     head = min((width for width in by_width if width >= dim), default=max(by_width))
@@ -106,7 +106,8 @@ def flash_kernel(
     if is_backward:
         return Kernel(block, step, head, 1, wider, _GRADIENT_ROUNDS)
     block_of_few, step_of_few, wider_of_few = _DIVIDED[head]
-    if not has_dropout and heads * ceil(length / block_of_few) < _FILLED * 2 * num_sms:
+    are_few = heads * ceil(length / block_of_few) < _FILLED * 2 * num_sms
+    if are_few and key_length > step_of_few and not has_dropout:
         return Kernel(block_of_few, step_of_few, head, 2, wider_of_few, _DIVIDED_ROUNDS, divides_keys=True)
     return Kernel(block, step, head, 2, wider, 2 * _ROUNDS)
 
