@@ -3,7 +3,7 @@
 In: an op and its arguments, inside a kernel (`inside_kernel`). Out: what its meta kernel gives. Layers of a model are
 alike, and torch's shape rules for elementwise ops are Python that takes longer than all the rest of an op, so results
 that depend on nothing but the arguments' shapes, strides and types are remembered: those of elementwise ops, matmuls
-and concatenation, each a new tensor.
+and concatenation, each a new tensor. Results of elementwise ops lie as TensorIterator has them (strides.py).
 """
 
 from __future__ import annotations
@@ -14,10 +14,26 @@ from typing import Any
 
 import torch
 
+from trainfit.ghost.strides import elementwise_strides
 from trainfit.ghost.tensor import META, Ghost
 
 aten = torch.ops.aten
 _ALSO_REMEMBERED = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.default, aten.cat.default})
+_MADE_BY_HAND = frozenset({aten.clone.default, aten.native_dropout_backward.default})
+"""Elementwise by their tags; their results are made with a memory format."""
+_GRADIENT_LAST = frozenset({aten.threshold_backward.default, aten.leaky_relu_backward.default})
+_ALSO_ELEMENTWISE = _GRADIENT_LAST | {
+    aten.elu_backward.default,
+    aten.hardshrink_backward.default,
+    aten.hardsigmoid_backward.default,
+    aten.hardswish.default,
+    aten.hardswish_backward.default,
+    aten.hardtanh_backward.default,
+    aten.log_sigmoid_backward.default,
+    aten.mish_backward.default,
+    aten.softplus_backward.default,
+    aten.softshrink_backward.default,
+}
 _PLAIN = frozenset((int, float, bool, type(None), torch.dtype))
 
 
@@ -34,24 +50,46 @@ class Shapes:
         if _writes_lists(func) and _are_alike(args):
             return None
         key = _key((func, torch.get_default_dtype(), *args, *kwargs.items())) if _is_remembered(func) else None
-        if key is None:
-            return func(*args, **kwargs)
         if key in self._results:
             shape, stride, dtype = self._results[key]
             return torch.empty_strided(shape, stride, dtype=dtype, device=META)
         result = func(*args, **kwargs)
-        self._results[key] = result.shape, result.stride(), result.dtype
+        if _is_elementwise(func):
+            result = _as_iterated(func, args, result)
+        if key is not None:
+            self._results[key] = result.shape, result.stride(), result.dtype
         return result
+
+
+@functools.cache
+def _makes_one_tensor(op: Any) -> bool:
+    returns = op._schema.returns
+    return not op._schema.is_mutable and [str(one.type) for one in returns] == ["Tensor"] and not returns[0].alias_info
 
 
 @functools.cache
 def _is_remembered(op: Any) -> bool:
     """Whether the op makes one new tensor, of a shape that its arguments' shapes tell."""
-    if op._schema.is_mutable or [str(result.type) for result in op._schema.returns] != ["Tensor"]:
+    return _makes_one_tensor(op) and (op in _ALSO_REMEMBERED or torch.Tag.pointwise in op.tags)
+
+
+@functools.cache
+def _is_elementwise(op: Any) -> bool:
+    """Whether the op's kernel lets TensorIterator make its result."""
+    if not _makes_one_tensor(op) or op in _MADE_BY_HAND:
         return False
-    if op._schema.returns[0].alias_info is not None:
-        return False
-    return op in _ALSO_REMEMBERED or torch.Tag.pointwise in op.tags
+    return op in _ALSO_ELEMENTWISE or torch.Tag.pointwise in op.tags
+
+
+def _as_iterated(op: Any, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
+    if op in _GRADIENT_LAST:
+        tensors.reverse()
+    with_number = len(args) > 1 and not isinstance(args[1], torch.Tensor) and op._schema.arguments[1].name == "other"
+    strides = elementwise_strides(tensors, result.shape, with_number)
+    if not tensors or strides == result.stride():
+        return result
+    return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=META)
 
 
 @functools.cache

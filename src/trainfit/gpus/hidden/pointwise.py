@@ -1,4 +1,4 @@
-"""Ops that copy or convert an operand first: softmax, losses, resampling, scans, rolls, indexing, foreach norms.
+"""Ops that copy or convert an operand first: softmax, resampling, scans, rolls, indexing, foreach norms.
 
 Each rule says which tensor expression of the kernel's host code makes the buffer. Probe: the rows of the models.
 """
@@ -6,7 +6,6 @@ Each rule says which tensor expression of the kernel's host code makes the buffe
 from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.reductions import staging
 from trainfit.gpus.hidden.sorting import radix_sort_bytes
 from trainfit.gpus.hidden.tensors import (
     INTEGERS,
@@ -53,13 +52,6 @@ def _safe_softmax(op: Op, gpu: Gpu) -> tuple[int, ...]:
     x = tensor_argument(op, 0)
     dim = integers(op.args[1])[0]
     return (x.numel, x.numel // x.shape[dim], nbytes(x) // x.numel)
-
-
-def _mse_loss(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """The squared differences are averaged out of place (Loss.cu, BinaryMiscOpsKernels.cu)."""
-    x = tensor_argument(op, 0)
-    flat = TensorRef(x.storage, x.dtype, (x.numel,), (1,), 0)
-    return (nbytes(x), *staging(flat, (), gpu)) if argument(op, 2, "reduction", 1) != 0 else ()
 
 
 def _resample_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -174,7 +166,6 @@ RULES: dict[str, Rule] = {
     "aten._softmax_backward_data.default": _softmax_backward,
     "aten._log_softmax_backward_data.default": _log_softmax_backward,
     "aten._safe_softmax.default": _safe_softmax,
-    "aten.mse_loss.default": _mse_loss,
     "aten.upsample_bilinear2d_backward.default": _resample_backward,
     "aten.upsample_nearest2d_backward.default": _resample_backward,
     "aten.cumsum.default": _cumsum,

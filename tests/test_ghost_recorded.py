@@ -1,0 +1,72 @@
+"""Results of ops on a ghost GPU against what an H200 returned: shape, strides and dtype.
+
+`calibrate` wrote down the results of every call that it timed (benchmarks/results/h200.json.partial.gz).
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import trainfit
+from trainfit.calibrate.calls import Call, read_call
+from trainfit.calibrate.measure import described_outputs
+from trainfit.errors import TrainfitError
+from trainfit.records import TensorRef
+
+SAMPLES = Path(__file__).parents[1] / "benchmarks" / "results" / "h200.json.partial.gz"
+CALLS_OF_AN_OP = 25
+UNALIKE = {
+    "aten._cudnn_rnn_backward.default": "an empty tensor stands for the state that a GRU has not",
+    "aten._scaled_dot_product_efficient_attention.default": "seeds are on the host there",
+    "aten._scaled_dot_product_cudnn_attention.default": "what calibrate does not ask for is missing there",
+    "aten._scaled_dot_product_flash_attention_backward.default": "strides of a dimension of one key",
+    "aten.upsample_nearest2d.default": "strides of a dimension of one channel",
+    "aten.arange.start_step": "the device was left out",
+}
+"""Known to differ, and why that does not matter."""
+
+
+def calls() -> Iterator[tuple[Call, list[str | None]]]:
+    seen: Counter[str] = Counter()
+    for line in gzip.decompress(SAMPLES.read_bytes()).decode().splitlines():
+        sample = json.loads(line).get("sample")
+        if sample is None or sample["op"] in UNALIKE or seen[sample["op"]] == CALLS_OF_AN_OP:
+            continue
+        seen[sample["op"]] += 1
+        options = {name: value for name, value in sample["kwargs"].items() if name not in ("engine", "tiling")}
+        yield read_call(sample["op"], sample["args"], options), sample["outputs"]
+
+
+def ghost(value: Any) -> Any:
+    if isinstance(value, TensorRef):
+        dtype = getattr(torch, value.dtype)
+        return torch.empty_strided(value.shape, value.stride, dtype=dtype, device="cuda")
+    if isinstance(value, tuple):
+        return [ghost(item) for item in value]
+    if isinstance(value, str):
+        found = getattr(torch, value.removeprefix("torch."), None)
+        return found if isinstance(found, (torch.dtype, torch.layout, torch.memory_format)) else value
+    return value
+
+
+def test_results_lie_on_a_ghost_gpu_as_they_lay_on_a_real_one() -> None:
+    different, compared = [], 0
+    with trainfit.ghost_gpu("h200"), torch.no_grad():
+        for call, expected in calls():
+            try:
+                args, options = ghost(call.args), {name: ghost(value) for name, value in call.kwargs}
+                found = described_outputs(call.function(*args, **options))
+            except (TrainfitError, RuntimeError):  # sizes that depend on data, arguments that were not written down
+                continue
+            compared += 1
+            if found != expected:
+                different.append((str(call), found, expected))
+    assert different == []
+    assert compared > 5000
