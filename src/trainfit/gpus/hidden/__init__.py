@@ -16,13 +16,17 @@ from trainfit.gpus.hidden import (
     convolution,
     embedding,
     fourier,
+    images,
+    indexing,
     losses,
     neighbours,
     norms,
     pointwise,
     recurrent,
     reductions,
+    searching,
     sharding,
+    sorting,
 )
 from trainfit.gpus.hidden.tensors import Rule
 from trainfit.records import Op
@@ -32,13 +36,17 @@ RULES: dict[str, Rule] = {
     **convolution.RULES,
     **embedding.RULES,
     **fourier.RULES,
+    **images.RULES,
+    **indexing.RULES,
     **losses.RULES,
     **neighbours.RULES,
     **norms.RULES,
     **pointwise.RULES,
     **recurrent.RULES,
     **reductions.RULES,
+    **searching.RULES,
     **sharding.RULES,
+    **sorting.RULES,
 }
 
 

@@ -87,6 +87,11 @@ def contiguous(tensor: TensorRef) -> TensorRef:
     return replace(tensor, stride=tuple(steps))
 
 
+def flat(tensor: TensorRef) -> TensorRef:
+    """All elements as one row."""
+    return replace(tensor, shape=(tensor.numel,), stride=(1,), offset=0)
+
+
 def copy_unless_contiguous(tensor: TensorRef) -> tuple[int, ...]:
     """The buffer of `.contiguous()`; none where the tensor already is."""
     return () if is_contiguous(tensor) else (nbytes(tensor),)

@@ -1,0 +1,220 @@
+"""Ops that look for values: the largest, the smallest, any and all, products, running sums and products, places.
+
+In: the op and its GPU. Out: the bytes of what its CUDA kernel takes besides its results. Read in ATen's sources (main
+and 2.13's headers) and in cub 3.0, which CUDA 13.0 brings; its tiles are those of compute capability 9.0. Probed:
+running sums (tests/data/hidden_rows.json); the rest was read only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.reductions import staging
+from trainfit.gpus.hidden.tensors import (
+    HALVES,
+    INTEGERS,
+    Rule,
+    accumulator_bytes,
+    argument,
+    ceil_div,
+    contiguous,
+    copy_unless_contiguous,
+    flat,
+    freed,
+    integers,
+    item_bytes,
+    nbytes,
+    product,
+    round_up,
+    tensor_argument,
+)
+from trainfit.records import Op, TensorRef
+
+_ALIGNMENT = 256
+_LARGEST_OFFSET = 2**31 - 1
+_PAIR_BYTES = 16
+"""A value beside the int64 where it stands: MaxOps, ArgMaxOps in SharedReduceOps.h."""
+
+
+def _reduced(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element: int, result: int) -> tuple[int, ...]:
+    """Staging of a reduction (gpu_reduce_kernel in Reduce.cuh). Beyond 2 GiB it is cut in halves, one after the other,
+    that meet in the result, or in a buffer if what is accumulated is larger than the result's `result` bytes."""
+    rank = len(tensor.shape)
+    reduced = {dim % rank for dim in dims} if dims else set(range(rank))
+    num_outputs = product([size for dim, size in enumerate(tensor.shape) if dim not in reduced])
+    piece, item = tensor, item_bytes(tensor.dtype)
+    while 1 + sum(extents := [(size - 1) * item * step for size, step in _dims(piece)]) > _LARGEST_OFFSET:
+        longest = extents.index(max(extents))
+        shape = [ceil_div(size, 2) if dim == longest else size for dim, size in enumerate(piece.shape)]
+        piece = replace(piece, shape=tuple(shape))
+    meeting = (element * num_outputs,) if piece is not tensor and element > result else ()
+    return (*meeting, *staging(piece, dims, gpu, element))
+
+
+def _dims(tensor: TensorRef) -> list[tuple[int, int]]:
+    return list(zip(tensor.shape, tensor.stride, strict=True))
+
+
+def _given_dims(op: Op) -> tuple[int, ...]:
+    dims = argument(op, 1, "dim", None)
+    return integers(dims) if dims is not None else ()
+
+
+def _extremes(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Values only, in the input's own type (ReduceMaxValuesKernel.cu; `amax_out` in ReduceOps.cpp)."""
+    x = tensor_argument(op, 0)
+    item = item_bytes(x.dtype)
+    return _reduced(x, _given_dims(op), gpu, item, item)
+
+
+def _extreme(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """`self.contiguous()` (ReduceAllOps.cpp), then as above."""
+    x = tensor_argument(op, 0)
+    item = item_bytes(x.dtype)
+    return (*copy_unless_contiguous(x), *_reduced(flat(x), (), gpu, item, item))
+
+
+def _extreme_of_rows(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Values with their places (`max_launch_kernel` in ReduceMaxValuesKernel.cu)."""
+    x = tensor_argument(op, 0)
+    return _reduced(x, _given_dims(op), gpu, _PAIR_BYTES, item_bytes(x.dtype)) if x.shape else ()
+
+
+def _place(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """ReduceArgMaxKernel.cu; of all dimensions, `self.reshape({-1})` first (`argmax_argmin_impl` in ReduceOps.cpp)."""
+    x, dims = tensor_argument(op, 0), _given_dims(op)
+    if dims:
+        return _reduced(x, dims, gpu, _PAIR_BYTES, item_bytes("int64")) if x.shape else ()
+    return (*copy_unless_contiguous(x), *_reduced(flat(x), (), gpu, _PAIR_BYTES, item_bytes("int64")))
+
+
+def _both_extremes(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """A pair of values (MinMaxOps in ReduceAMinMaxKernel.cu); of all dimensions, of `self.contiguous()`."""
+    x = tensor_argument(op, 0)
+    item = item_bytes(x.dtype)
+    if dims := _given_dims(op):
+        return _reduced(x, dims, gpu, 2 * item, item)
+    return (*copy_unless_contiguous(x), *_reduced(flat(x), (), gpu, 2 * item, item))
+
+
+def _truth(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Reduced in the input's own type, unconverted (ReduceLogicKernel.cu, `get_allany_iter` in ReduceOps.cpp); one
+    element is converted: `to(kBool)` in `allany_impl`."""
+    x = tensor_argument(op, 0)
+    if x.numel == 1:
+        return (1,) if x.dtype != "bool" else ()
+    return _reduced(x, _given_dims(op), gpu, item_bytes(x.dtype), item_bytes(x.dtype))
+
+
+def _equal(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """`eq(self, src).all()`; nothing where both are the same memory (Equal.cpp)."""
+    left, right = tensor_argument(op, 0), tensor_argument(op, 1)
+    if left == right or left.shape != right.shape or not left.numel:
+        return ()
+    return (left.numel, 1, *_reduced(flat(replace(left, dtype="bool")), (), gpu, 1, 1))
+
+
+def _product(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """What is not of the result's type is converted, but for halves into float32 (`make_reduction_from_out_ty` in
+    ReduceOpsUtils.h); halves are multiplied in float32 (ReduceSumProdKernel.cu)."""
+    x = tensor_argument(op, 0)
+    wanted = _wanted(op, x)
+    dims = _given_dims(op) if op.name != "aten.prod.default" else ()
+    element = accumulator_bytes(x.dtype)
+    if wanted == x.dtype or (x.dtype in HALVES and wanted == "float32"):
+        return _reduced(x, dims, gpu, element, element)
+    x = replace(x, dtype=wanted)
+    element = accumulator_bytes(wanted)
+    return (nbytes(x), *_reduced(x, dims, gpu, element, element))
+
+
+def _wanted(op: Op, x: TensorRef) -> str:
+    """The result's type: stated as `dtype`, or int64 for whole numbers."""
+    dtype = dict(op.kwargs).get("dtype") or ("int64" if x.dtype in INTEGERS else x.dtype)
+    return str(dtype).removeprefix("torch.")
+
+
+_STATUS_BYTES, _PADDING, _SCAN_THREADS, _SCAN_ITEMS = 4, 32, 128, 15
+
+
+def scan_bytes(num_items: int, dtype: str) -> int:
+    """Storage of cub's scan of one row with an operator of torch's own: the states of its tiles and 32 more.
+
+    single_pass_scan_operators.cuh (tile_state_allocation_size), tuning_scan.cuh (DefaultPolicy, MemBoundScaling). The
+    states of torch's halves, no built-in type to cub, are three arrays, others one. All is aligned inside and outside.
+    """
+    item = item_bytes(dtype)
+    tile = _SCAN_THREADS * min(_SCAN_ITEMS * 4 // item, _SCAN_ITEMS * 2)
+    states = _PADDING + ceil_div(num_items, tile)
+    if dtype in HALVES:
+        inner = round_up(_STATUS_BYTES * states, _ALIGNMENT) + 2 * round_up(item * states, _ALIGNMENT)
+    else:
+        inner = round_up((2 * item if item > 2 else _STATUS_BYTES) * states, _ALIGNMENT)
+    return round_up(inner + _ALIGNMENT - 1, _ALIGNMENT) + _ALIGNMENT - 1
+
+
+def _scan(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """`self.to(result.scalar_type())` (`impl_func_cum_ops` in ReduceOps.cpp), `expect_contiguous()`, and cub's storage
+    if all is one row (`scan_dim` in ScanUtils.cuh). Complex numbers were not looked at."""
+    x = tensor_argument(op, 0)
+    wanted = _wanted(op, x)
+    converted = () if wanted == x.dtype else (x.numel * item_bytes(wanted),)
+    x = replace(x, dtype=wanted)
+    if not x.shape or not x.numel:
+        return converted
+    steps = (*converted, *copy_unless_contiguous(x))
+    return (*steps, scan_bytes(x.numel, wanted)) if x.numel == x.shape[integers(op.args[1])[0]] else steps
+
+
+def _contiguous_scan(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """`scan_dim_with_indices` in ScanUtils.cuh."""
+    return copy_unless_contiguous(tensor_argument(op, 0))
+
+
+def _bucketize(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    return _searched(tensor_argument(op, 1), tensor_argument(op, 0), None)
+
+
+def _searchsorted(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    sorter = dict(op.kwargs).get("sorter")
+    return _searched(tensor_argument(op, 0), tensor_argument(op, 1), sorter)
+
+
+def _searched(bounds: TensorRef, x: TensorRef, sorter: object) -> tuple[int, ...]:
+    """Contiguous copies, then those of the common type, which replace them (BucketizationUtils.h)."""
+    copies = [copy_unless_contiguous(tensor) for tensor in (x, bounds)]
+    steps = (*copies[0], *copies[1], *(copy_unless_contiguous(sorter) if isinstance(sorter, TensorRef) else ()))
+    common = _common_type(bounds, x)
+    for tensor, copy in zip((x, bounds), copies, strict=True):
+        if tensor.dtype != common:
+            steps += (nbytes(replace(contiguous(tensor), dtype=common)), *freed(copy))
+    return steps
+
+
+def _common_type(left: TensorRef, right: TensorRef) -> str:
+    """Floating before whole numbers, then tensors with dimensions before those of none, then the larger type."""
+    first, second = sorted(
+        (left, right), key=lambda x: (x.dtype not in INTEGERS, bool(x.shape), item_bytes(x.dtype)), reverse=True
+    )
+    if first.dtype in HALVES and second.dtype in HALVES and first.dtype != second.dtype:
+        return "float32" if bool(first.shape) == bool(second.shape) else first.dtype
+    return first.dtype
+
+
+RULES: dict[str, Rule] = {
+    **{f"aten.{name}.default": _extremes for name in ("amax", "amin")},
+    **{f"aten.{name}.default": _extreme for name in ("max", "min")},
+    **{f"aten.{name}.dim": _extreme_of_rows for name in ("max", "min")},
+    **{f"aten.{name}.default": _place for name in ("argmax", "argmin")},
+    "aten.aminmax.default": _both_extremes,
+    **{f"aten.{name}.{overload}": _truth for name in ("any", "all") for overload in ("default", "dim", "dims")},
+    "aten.equal.default": _equal,
+    "aten.prod.default": _product,
+    "aten.prod.dim_int": _product,
+    **{f"aten.{name}.default": _scan for name in ("cumsum", "cumprod", "logcumsumexp", "_logcumsumexp")},
+    **{f"aten.{name}.default": _contiguous_scan for name in ("cummax", "cummin", "_cummax_helper", "_cummin_helper")},
+    "aten.bucketize.Tensor": _bucketize,
+    "aten.searchsorted.Tensor": _searchsorted,
+}
