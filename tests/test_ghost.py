@@ -240,6 +240,17 @@ def test_a_loss_s_gradient_is_in_order_or_lies_as_the_input() -> None:
     assert gradients == [(35, 7, 1)] * 3 + [(7, 21, 1)]
 
 
+def test_folded_patches_keep_the_memory_of_all_of_them_as_on_the_cpu() -> None:
+    def stored_bytes(device: str) -> list[int]:
+        images, patches = torch.randn(2, 3, 8, 8, device=device), torch.randn(2, 27, 64, device=device)
+        results = F.fold(patches, (8, 8), 3, padding=1), F.unfold(images, 2, stride=4), F.unfold(images, 3, padding=1)
+        return [result.untyped_storage().nbytes() for result in results]
+
+    with ghost_gpu("h200"):
+        found = stored_bytes("cuda")
+    assert found == stored_bytes("cpu") == [4 * 2 * 27 * 64, 4 * 2 * 3 * 64, 4 * 2 * 27 * 64]
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_softmax_from_half_to_float_converts_inside_the_kernel_and_from_bfloat16_before(dtype: torch.dtype) -> None:
     names = ops_of(lambda: torch.randn(2, 4, device="cuda", dtype=dtype).softmax(-1, dtype=torch.float32))

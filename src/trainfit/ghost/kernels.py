@@ -232,6 +232,16 @@ def _pixel_unshuffle(x: torch.Tensor, factor: int) -> torch.Tensor:
     return x.new_empty((*batch, channels * factor**2, height // factor, width // factor))
 
 
+def _patches(kernel: Any) -> Callable[..., torch.Tensor]:
+    """Made as large as the input, and resized, which shrinks no storage (native/cuda/Im2Col.cu, Col2Im.cu)."""
+
+    def patches(x: torch.Tensor, *sizes: Any) -> torch.Tensor:
+        result = kernel(x, *sizes)
+        return x.new_empty(max(x.numel(), result.numel())).as_strided(result.shape, result.stride())
+
+    return patches
+
+
 def _batch_norm_backward(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -381,6 +391,7 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.pixel_unshuffle.default: _pixel_unshuffle,
     aten.native_batch_norm_backward.default: _batch_norm_backward,
+    **{kernel: _patches(kernel) for kernel in (aten.im2col.default, aten.col2im.default)},
     **losses.KERNELS,
     aten._scaled_dot_product_efficient_attention.default: _efficient_attention,
     aten.native_layer_norm_backward.default: _layer_norm_backward,

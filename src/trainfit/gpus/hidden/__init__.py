@@ -1,8 +1,9 @@
 """Memory that kernels take from the allocator without the dispatcher seeing it: library workspaces and temporaries.
 
 In: a GPU and a torch version. Out: per op, the bytes of each hidden buffer in the order of the kernel's allocations.
-One file per family; every rule says where it comes from: the source file that allocates the buffer, and the probe on a
-GPU that confirmed it (benchmarks/probe_hidden.py; H200, torch 2.11). An op without a rule takes nothing.
+One file per family; every rule says where it comes from: the source file that allocates the buffer, and, where there is
+one, the probe on a GPU that confirmed it (benchmarks/probe_hidden.py; H200, torch 2.11). An op without a rule takes
+nothing.
 """
 
 from __future__ import annotations
