@@ -250,3 +250,9 @@ def test_ctc() -> None:
     assert steps("_ctc_loss_backward.default", *large) == (32, 32, 32, 84_000, OUTPUT, *blanks, *gone)
     with_zeros = (32, 32, 32, 84_000, 80_000, *blanks, *gone, 4, 4, OUTPUT)
     assert steps("_ctc_loss_backward.default", *large, True) == with_zeros
+
+
+def test_numbers_of_the_host_take_nothing() -> None:
+    x, mask = t("float32", 8, 4), t("bool", 8, 4)
+    assert steps("where.self", mask, x, None, outputs=(x,)) == ()
+    assert steps("index_put_.default", x, (mask,), None, outputs=(x,)) == ()

@@ -91,8 +91,8 @@ def _index_put(op: Op, gpu: Gpu) -> tuple[int, ...]:
         return _accumulated(op, tensors) if tensors else ()
     if not _masks(op):
         return _index_copies(op)
-    values = tensor_argument(op, 2)
-    return _mask_indices(op, values.numel) if values.numel > 1 else ()
+    values = op.args[2]
+    return _mask_indices(op, values.numel) if isinstance(values, TensorRef) and values.numel > 1 else ()
 
 
 def _index_tensors(op: Op) -> list[TensorRef]:
@@ -121,7 +121,7 @@ def _broadcast_stride(tensor: TensorRef, shape: tuple[int, ...]) -> tuple[int, .
 
 def _accumulated(op: Op, tensors: list[TensorRef]) -> tuple[int, ...]:
     """The linear index, the sorted one, an arange, the permutation, cub's storage (Indexing.cu)."""
-    table, values = tensor_argument(op, 0), tensor_argument(op, 2)
+    table, values = tensor_argument(op, 0), op.args[2]
     num_items = product(_broadcast(*tensors))
     # Sorted by the bits of the largest linear index of the indexed dimensions.
     num_rows = product(table.shape[: len(tensors)])
@@ -129,7 +129,8 @@ def _accumulated(op: Op, tensors: list[TensorRef]) -> tuple[int, ...]:
     output = () if op.name.startswith("aten.index_put_") else (OUTPUT,)
     linear = (8 * num_items, 8 * num_items, -8 * num_items)
     order = (8 * num_items,) * 3
-    return (*output, *linear, *copy_unless_contiguous(values), *order, radix_sort_bytes(num_items, num_bits))
+    copy = copy_unless_contiguous(values) if isinstance(values, TensorRef) else ()  # a number may be the host's
+    return (*output, *linear, *copy, *order, radix_sort_bytes(num_items, num_bits))
 
 
 def _masks(op: Op) -> list[TensorRef]:
@@ -177,11 +178,11 @@ def _scatter_reduce(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 def _where(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """Operands of another type than the result's, and a mask of bytes, are converted before the result is made
-    (`where_self_out` in TensorCompare.cpp)."""
-    condition, wanted = tensor_argument(op, 0), op.outputs[0].dtype
-    sides = (tensor_argument(op, 1), tensor_argument(op, 2))
+    (`where_self_out` in TensorCompare.cpp). A single number may be the host's."""
+    wanted = op.outputs[0].dtype
+    sides = [side for side in op.args[1:3] if isinstance(side, TensorRef)]
     copies = [nbytes(replace(side, dtype=wanted)) for side in sides if side.dtype != wanted]
-    copies += [condition.numel] if condition.dtype == "uint8" else []
+    copies += [mask.numel for mask in op.args[:1] if isinstance(mask, TensorRef) and mask.dtype == "uint8"]
     return (*copies, OUTPUT) if copies else ()
 
 
