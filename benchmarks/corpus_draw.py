@@ -33,7 +33,6 @@ import torch
 
 import forks
 import libraries_draw
-import survey
 import usual_families
 from trainfit._time_estimate import price_steady_step
 from trainfit.cost import Pricing, pricing_for
@@ -43,6 +42,7 @@ from trainfit.records import Op
 from trainfit.trace import trace_step
 from zoo import known_names, libraries, select
 from zoo.case import Case, make_step
+from zoo.survey import types as survey
 
 SEED, VARIANTS, HELD_OUT = 20261118, 4, 4
 LEAST_SHARE = 0.0005

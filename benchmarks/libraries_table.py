@@ -50,14 +50,12 @@ USUAL_MORE = """The next families of the same order, written and drawn after the
 seed and weights. Predicted, and the predictions committed, before they were measured (with torch 2.13 and cuDNN 9.19);
 in the same run `calibrate` timed 4,100 more calls, which had been chosen before. Thirteen steps that wait for the CPU,
 or nearly do, then ran in turns with the host's part of `calibrate`, one process each. Why one is beyond 8% of GPU busy,
-and two more are by the profile of now:
+and one more is by the profile of now:
 
 - mask2former (+13%): gradients of `grid_sample` at points that lie in order, as deformable attention has them: 4.6 ms,
   priced at 11.5 by samples whose points lie anywhere.
 - qwen3_moe (now +9%): its experts' products, in float32, are priced by samples with equal shares; by the names of its
-  kernels tokens were spread unequally, which is faster.
-- segformer (now +8.2%): attention's gradient of 16,384 queries over 256 keys of two heads: 2.8 ms, priced at 4.8 (3.7
-  before)."""
+  kernels tokens were spread unequally, which is faster."""
 LAST = """What was left of timm, and single families of vit_pytorch, monai, segmentation_models_pytorch and
 transformers. Code, profile and draw were committed; then one command predicted them without a GPU and
 measured them, so the predictions follow from that commit, but were not committed apart. What is off in the four that

@@ -46,8 +46,8 @@ from transformers.models.auto import configuration_auto, modeling_auto
 import forks
 from loop import training_step
 from second_predict import predict_case, summary
-from survey import DRAWN, LABELS, LAYER_KEYS, Drawn, Part, Task, case_of, inner_keys
-from survey_tasks import SOUND_INPUTS
+from zoo.survey.tasks import SOUND_INPUTS
+from zoo.survey.types import DRAWN, LABELS, LAYER_KEYS, Drawn, Part, Task, case_of, inner_keys
 
 MAPPINGS: dict[Task, tuple[str, int]] = {
     "causal": ("CAUSAL_LM", 10),

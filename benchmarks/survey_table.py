@@ -26,13 +26,13 @@ from pathlib import Path
 from typing import Any, get_args
 
 from second_table import ALLOCATED, KERNELS, LAUNCHES, MIB, RESERVED, Job, Rows, again, is_launch_bound, share
-from survey import DRAWN, Part, job_names
 from survey_draw import DRAWS
 from zoo.images import image_net_cases
 from zoo.survey import survey_nets
 from zoo.survey.fourth import fourth_nets
 from zoo.survey.further import further_nets
 from zoo.survey.third import third_nets
+from zoo.survey.types import DRAWN, Part, job_names
 
 RESULTS = Path(__file__).parent / "results"
 DATASHEET = 0.2

@@ -73,3 +73,11 @@ def test_gradients_of_expanded_tensors_lie_on_a_ghost_as_on_a_gpu() -> None:
         assert torch.ops.aten.gelu_backward(grad, x).stride() == (1536, 1, 32, 8)
         assert torch.ops.aten.threshold_backward(grad, x, 0).stride() == (1536, 1, 32, 8)
         assert torch.ops.aten.masked_fill(x, x > 0, 0).stride() == (1536, 192, 4, 1)
+
+
+def test_an_op_of_another_library_lies_as_its_own_meta_kernel_says() -> None:
+    library = torch.library.Library("trainfit_strides", "DEF")
+    library.define("turned(Tensor x) -> Tensor", tags=(torch.Tag.pointwise,))
+    library.impl("turned", lambda x: x.new_empty_strided(x.shape, (1, x.shape[0])), "Meta")
+    with trainfit.ghost_gpu("h200"):
+        assert torch.ops.trainfit_strides.turned(torch.empty(4, 6, device="cuda")).stride() == (1, 4)

@@ -18,12 +18,12 @@ from trainfit.gpus.catalogue import find_gpu
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what transformers says about itself when it is imported
-    import survey
     import survey_draw
     from compare_ops import by_case, compare
     from survey_measure import GPU_BYTES, rounds
     from survey_table import summary
-    from survey_tasks import later_batch
+    from zoo.survey import types as survey
+    from zoo.survey.tasks import later_batch
 
 
 def test_every_type_was_drawn_once_and_what_was_left_out_has_a_reason() -> None:

@@ -8,7 +8,8 @@ Nothing here needs a GPU. `python -m zoo`, run in benchmarks/, lists the names.
     hf.py plain.py     the zoo: transformers' models, and nets in plain torch
     blind.py images.py second.py second_nets.py
                        further ones, each predicted before it was measured
-    survey/            nets in plain torch that a seed drew: the first draw, further/, third/ and fourth/
+    survey/            what a seed drew: types.py, model types of transformers; nets in plain torch, the first draw's,
+                       further/, third/ and fourth/
     libraries/         nets of public libraries, a file for each library and part; `usual*.py` are what people train
 """
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 import sys
 from functools import cache
 
-from survey import survey_cases
 from zoo.blind import blind_cases
 from zoo.case import Case, make_step
 from zoo.hf import hf_cases
@@ -29,6 +29,7 @@ from zoo.survey import survey_nets
 from zoo.survey.fourth import fourth_nets
 from zoo.survey.further import further_nets
 from zoo.survey.third import third_nets
+from zoo.survey.types import survey_cases
 
 __all__ = ["Case", "make_step", "select", "zoo"]
 

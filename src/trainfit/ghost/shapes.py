@@ -75,8 +75,8 @@ def _is_remembered(op: Any) -> bool:
 
 @functools.cache
 def _is_elementwise(op: Any) -> bool:
-    """Whether the op's kernel lets TensorIterator make its result."""
-    if not _makes_one_tensor(op) or op in _MADE_BY_HAND:
+    """Whether the op's kernel lets TensorIterator make its result; what a library's own ops do, their metas say."""
+    if op.namespace != "aten" or not _makes_one_tensor(op) or op in _MADE_BY_HAND:
         return False
     return op in _ALSO_ELEMENTWISE or torch.Tag.pointwise in op.tags
 

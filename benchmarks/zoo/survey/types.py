@@ -4,17 +4,12 @@ survey_draw.py drew them and wrote results/survey_drawn.jsonl; here its lines be
 `development` is there to develop with, `blind` was predicted before anybody measured it; of the second draw `further`
 and `fresh`, of the third `third` and `unseen`; of the fourth all are blind, `last`. They are not part of `zoo()`;
 `select` knows them by name, and `survey_cases(tiny=True)` are small ones that run on a CPU. Nothing here needs a GPU.
-Command, to list what is measured, as the other scripts take it (NAME:every is a case that is trained with every layer
-checkpointed):
-
-    python benchmarks/survey.py development
-    python benchmarks/survey.py last
+`python -m zoo last`, run in benchmarks/, lists a part.
 """
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +20,11 @@ import torch
 import torch.nn.functional as F
 import transformers as hf
 
-from survey_tasks import LATER_LOSSES, NUM_LABELS, SOUND_INPUTS, TITLE_LENGTH, later_batch, small_features
 from zoo.case import Case, Precision
 from zoo.hf import Batch, build, image_batch, seq2seq_batch, token_batch
+from zoo.survey.tasks import LATER_LOSSES, NUM_LABELS, SOUND_INPUTS, TITLE_LENGTH, later_batch, small_features
 
-DRAWN = Path(__file__).parent / "results" / "survey_drawn.jsonl"
+DRAWN = Path(__file__).parents[2] / "results" / "survey_drawn.jsonl"
 Part = Literal["development", "blind", "further", "fresh", "third", "unseen", "last"]
 Task = Literal[
     "causal", "masked", "seq2seq", "image", "audio", "speech", "video", "sequence", "features", "contrast",
@@ -240,7 +235,3 @@ def sounds(task: Task, main_input: str, rows: int, length: int, config: Any, dev
 
 def job_names(part: str) -> list[str]:
     return [drawn.name + ":every" * drawn.checkpointed for drawn in read_drawn() if drawn.part == part]
-
-
-if __name__ == "__main__":
-    print(*job_names(sys.argv[1]))
