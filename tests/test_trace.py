@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import random
 import weakref
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -306,6 +308,31 @@ def test_modules_keep_their_modes_in_a_model_that_trains_and_one_in_evaluation_i
     assert kernels() == [*forward, "cudnn_batch_norm_backward", "native_batch_norm_backward"]
     model.eval()
     assert kernels() == [*forward, "cudnn_batch_norm_backward", "cudnn_batch_norm_backward"]
+
+
+class Dropping(nn.Module):
+    """Leaves out layers at random, by the host's three generators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(30))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for number, layer in enumerate(self.layers):
+            draw = (torch.rand(()).item, random.random, np.random.rand)[number % 3]
+            x = layer(x) if draw() < 0.5 else x
+        return x
+
+
+def test_what_is_drawn_at_random_is_the_same_in_every_trace_and_moves_no_generator() -> None:
+    def states() -> tuple[Any, ...]:
+        return torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index]
+
+    before = states()
+    first = trace(Dropping, torch.zeros(4, 8))
+    assert states() == before
+    torch.rand(1), random.random(), np.random.rand()
+    assert trace(Dropping, torch.zeros(4, 8)) == first
 
 
 def test_nothing_of_the_trace_outlives_it() -> None:

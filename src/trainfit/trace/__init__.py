@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -39,7 +41,7 @@ def trace_step(
     check_step(step)
     modules = ModuleNames()
     recorder = Recorder(modules)
-    with garbage_collection_off(), ghost_gpu(gpu, torch_version) as mode, ranks_of_step(step):
+    with garbage_collection_off(), _same_draws(), ghost_gpu(gpu, torch_version) as mode, ranks_of_step(step):
         mode.listener, mode.resize_listener = recorder, recorder.resize
         mode.wait_listener, mode.host_listener = recorder.wait, recorder.compute
         recorder.streams = mode.streams
@@ -71,3 +73,19 @@ def garbage_collection_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _same_draws() -> Iterator[None]:
+    """What a program draws on the host, such as which layers to drop, is the same in every trace, and the caller's own
+    generators stay where they are."""
+    states = torch.get_rng_state(), random.getstate(), np.random.get_state()
+    torch.default_generator.manual_seed(0)  # the CPU's alone: `torch.manual_seed` would also move the GPUs' own
+    random.seed(0)
+    np.random.seed(0)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+        np.random.set_state(states[2])
