@@ -240,6 +240,34 @@ def test_a_loss_s_gradient_is_in_order_or_lies_as_the_input() -> None:
     assert gradients == [(35, 7, 1)] * 3 + [(7, 21, 1)]
 
 
+@pytest.mark.parametrize(
+    ("shape", "input_stride", "training", "expected"),
+    [
+        ((2, 8, 3, 3), (72, 1, 24, 8), True, (72, 1, 24, 8)),
+        ((2, 8, 3, 3), (72, 9, 3, 1), True, (72, 9, 3, 1)),
+        ((2, 8, 3, 3), (72, 1, 24, 8), False, (72, 9, 3, 1)),
+        ((2, 8, 9), (72, 1, 8), True, (72, 9, 1)),
+    ],
+)
+@pytest.mark.parametrize("gradient_lies_otherwise", [False, True])
+def test_native_batch_norm_s_gradient_lies_as_its_input_in_training_however_the_incoming_one_does(
+    shape: tuple[int, ...],
+    input_stride: tuple[int, ...],
+    training: bool,
+    expected: tuple[int, ...],
+    gradient_lies_otherwise: bool,
+) -> None:
+    with ghost_gpu("h200"):
+        x = torch.empty_strided(shape, input_stride, device="cuda")
+        grad = torch.empty(shape, device="cuda") if gradient_lies_otherwise else torch.empty_like(x)
+        channel = torch.empty(8, device="cuda")
+        found = torch.ops.aten.native_batch_norm_backward(
+            grad, x, channel, channel, channel, channel, channel, training, 1e-5, [True, True, False]
+        )
+    assert found[0].stride() == expected
+    assert (found[1].shape, found[2]) == ((8,), None)
+
+
 def test_folded_patches_keep_the_memory_of_all_of_them_as_on_the_cpu() -> None:
     def stored_bytes(device: str) -> list[int]:
         images, patches = torch.randn(2, 3, 8, 8, device=device), torch.randn(2, 27, 64, device=device)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,31 +17,33 @@ import torch
 import trainfit
 from trainfit.calibrate.calls import Call, read_call
 from trainfit.calibrate.measure import described_outputs
+from trainfit.cost.described import read_op
 from trainfit.errors import TrainfitError
-from trainfit.records import TensorRef
+from trainfit.records import Phase, TensorRef
 
 SAMPLES = Path(__file__).parents[1] / "benchmarks" / "results" / "h200.json.partial.gz"
-CALLS_OF_AN_OP = 25
+CALLS_OF_AN_OP = 40
 UNALIKE = {
     "aten._cudnn_rnn_backward.default": "an empty tensor stands for the state that a GRU has not",
     "aten._scaled_dot_product_efficient_attention.default": "seeds are on the host there",
     "aten._scaled_dot_product_cudnn_attention.default": "what calibrate does not ask for is missing there",
-    "aten._scaled_dot_product_flash_attention_backward.default": "strides of a dimension of one key",
-    "aten.upsample_nearest2d.default": "strides of a dimension of one channel",
+    "aten._cudnn_rnn.default": "reserves of odd widths are some bytes off; test_hidden.py has them",
     "aten.arange.start_step": "the device was left out",
 }
 """Known to differ, and why that does not matter."""
 
 
 def calls() -> Iterator[tuple[Call, list[str | None]]]:
-    seen: Counter[str] = Counter()
+    """Of each op as many as lie evenly among all of it."""
+    by_op: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for line in gzip.decompress(SAMPLES.read_bytes()).decode().splitlines():
         sample = json.loads(line).get("sample")
-        if sample is None or sample["op"] in UNALIKE or seen[sample["op"]] == CALLS_OF_AN_OP:
-            continue
-        seen[sample["op"]] += 1
-        options = {name: value for name, value in sample["kwargs"].items() if name not in ("engine", "tiling")}
-        yield read_call(sample["op"], sample["args"], options), sample["outputs"]
+        if sample is not None and sample["op"] not in UNALIKE and "device" not in sample["kwargs"]:
+            by_op[sample["op"]].append(sample)
+    for samples in by_op.values():
+        for sample in samples[:: -(-len(samples) // CALLS_OF_AN_OP)]:
+            options = {name: value for name, value in sample["kwargs"].items() if name not in ("engine", "tiling")}
+            yield read_call(sample["op"], sample["args"], options), sample["outputs"]
 
 
 def ghost(value: Any) -> Any:
@@ -56,6 +58,15 @@ def ghost(value: Any) -> Any:
     return value
 
 
+def laid(texts: list[str | None]) -> list[Any]:
+    """Where a dimension has one element, its stride says nothing."""
+    tensors = read_op("", [], {}, texts, Phase.FORWARD).outputs
+    return [
+        (one.dtype, one.shape, [step for size, step in zip(one.shape, one.stride, strict=True) if size != 1])
+        for one in tensors
+    ]
+
+
 def test_results_lie_on_a_ghost_gpu_as_they_lay_on_a_real_one() -> None:
     different, compared = [], 0
     with trainfit.ghost_gpu("h200"), torch.no_grad():
@@ -66,7 +77,7 @@ def test_results_lie_on_a_ghost_gpu_as_they_lay_on_a_real_one() -> None:
             except (TrainfitError, RuntimeError):  # sizes that depend on data, arguments that were not written down
                 continue
             compared += 1
-            if found != expected:
+            if laid(found) != laid(expected):
                 different.append((str(call), found, expected))
     assert different == []
     assert compared > 5000

@@ -256,3 +256,13 @@ def test_numbers_of_the_host_take_nothing() -> None:
     x, mask = t("float32", 8, 4), t("bool", 8, 4)
     assert steps("where.self", mask, x, None, outputs=(x,)) == ()
     assert steps("index_put_.default", x, (mask,), None, outputs=(x,)) == ()
+
+
+def test_what_is_added_up_under_a_mask_is_sorted_by_what_it_chooses() -> None:
+    """The gradient of x[mask]: 20 of 40 rows of 32."""
+    x, mask, values = t("float32", 8, 5, 32), t("bool", 8, 5), t("float32", 20, 32)
+    # The count of the mask, int64 for 20 rows and 2 dimensions; 20 linear indices, sorted, ordered; one tile needs a byte.
+    expected = (4, 320, -4, 160, 160, -160, 160, 160, 160, 1)
+    assert steps("_index_put_impl_.default", x, (mask,), values, True) == (OUTPUT, *expected)
+    assert steps("index_put_.default", x, (mask,), values, True) == expected
+    assert steps("index_put_.default", x, (mask,), None, True) == ()

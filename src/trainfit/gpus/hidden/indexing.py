@@ -86,13 +86,14 @@ def _index(op: Op, gpu: Gpu) -> tuple[int, ...]:
 def _index_put(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """The same; adding up sorts. A single number put under a mask is a fill, if the CPU has it; how many elements a
     mask chooses is known from the values only (`_index_put_impl_` in TensorAdvancedIndexing.cpp)."""
-    tensors = _index_tensors(op)
-    if argument(op, 3, "accumulate", False):
-        return _accumulated(op, tensors) if tensors else ()
-    if not _masks(op):
-        return _index_copies(op)
     values = op.args[2]
-    return _mask_indices(op, values.numel) if isinstance(values, TensorRef) and values.numel > 1 else ()
+    num_values = values.numel if isinstance(values, TensorRef) else 1
+    is_unknown = bool(_masks(op)) and num_values == 1
+    if is_unknown or not _index_tensors(op):
+        return ()
+    if argument(op, 3, "accumulate", False):
+        return _accumulated(op, num_values)
+    return _mask_indices(op, num_values) if _masks(op) else _index_copies(op)
 
 
 def _index_tensors(op: Op) -> list[TensorRef]:
@@ -119,18 +120,18 @@ def _broadcast_stride(tensor: TensorRef, shape: tuple[int, ...]) -> tuple[int, .
     return tuple(0 if size == 1 != wanted else stride for (size, stride), wanted in zip(own, shape, strict=True))
 
 
-def _accumulated(op: Op, tensors: list[TensorRef]) -> tuple[int, ...]:
+def _accumulated(op: Op, num_values: int) -> tuple[int, ...]:
     """The linear index, the sorted one, an arange, the permutation, cub's storage (Indexing.cu)."""
-    table, values = tensor_argument(op, 0), op.args[2]
-    num_items = product(_broadcast(*tensors))
+    table, values, tensors = tensor_argument(op, 0), op.args[2], _index_tensors(op)
+    num_items = _num_chosen(op, num_values) if _masks(op) else product(_broadcast(*tensors))
     # Sorted by the bits of the largest linear index of the indexed dimensions.
-    num_rows = product(table.shape[: len(tensors)])
-    num_bits = max(1, (num_rows - 1).bit_length())
+    num_dims = sum(len(tensor.shape) if tensor.dtype in _MASKS else 1 for tensor in tensors)
+    num_bits = max(1, (product(table.shape[:num_dims]) - 1).bit_length())
     output = () if op.name.startswith("aten.index_put_") else (OUTPUT,)
     linear = (8 * num_items, 8 * num_items, -8 * num_items)
-    order = (8 * num_items,) * 3
     copy = copy_unless_contiguous(values) if isinstance(values, TensorRef) else ()  # a number may be the host's
-    return (*output, *linear, *copy, *order, radix_sort_bytes(num_items, num_bits))
+    order = (*(8 * num_items,) * 3, radix_sort_bytes(num_items, num_bits))
+    return (*output, *_mask_indices(op, num_values), *linear, *copy, *order)
 
 
 def _masks(op: Op) -> list[TensorRef]:
@@ -138,6 +139,11 @@ def _masks(op: Op) -> list[TensorRef]:
 
 
 def _mask_indices(op: Op, num_values: int) -> tuple[int, ...]:
+    num_chosen = _num_chosen(op, num_values)
+    return tuple(step for mask in _masks(op) for step in _indices(mask, not is_contiguous(mask), num_chosen))
+
+
+def _num_chosen(op: Op, num_values: int) -> int:
     """Of all values, those of one choice lie along the dimensions that are not indexed."""
     table, indices = tensor_argument(op, 0), op.args[1]
     place, kept = 0, 1
@@ -148,8 +154,7 @@ def _mask_indices(op: Op, num_values: int) -> tuple[int, ...]:
             kept *= table.shape[place]
             place += 1
     kept *= product(table.shape[place:])
-    num_chosen = num_values // kept if kept else 0
-    return tuple(step for mask in _masks(op) for step in _indices(mask, not is_contiguous(mask), num_chosen))
+    return num_values // kept if kept else 0
 
 
 def _repeat_interleave(op: Op, gpu: Gpu) -> tuple[int, ...]:
