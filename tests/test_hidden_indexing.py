@@ -261,7 +261,7 @@ def test_numbers_of_the_host_take_nothing() -> None:
 def test_what_is_added_up_under_a_mask_is_sorted_by_what_it_chooses() -> None:
     """The gradient of x[mask]: 20 of 40 rows of 32."""
     x, mask, values = t("float32", 8, 5, 32), t("bool", 8, 5), t("float32", 20, 32)
-    # The count of the mask, int64 for 20 rows and 2 dimensions; 20 linear indices, sorted, ordered; one tile needs a byte.
+    # The mask is counted: int64 for 20 rows and 2 dimensions; 20 linear indices, sorted and ordered, in one tile.
     expected = (4, 320, -4, 160, 160, -160, 160, 160, 160, 1)
     assert steps("_index_put_impl_.default", x, (mask,), values, True) == (OUTPUT, *expected)
     assert steps("index_put_.default", x, (mask,), values, True) == expected
