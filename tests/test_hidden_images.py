@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from trainfit.gpus.catalogue import find_gpu
-from trainfit.gpus.hidden import images
-from trainfit.gpus.hidden.images import RULES
+from trainfit.gpus.hidden import RULES, images
 from trainfit.records import OUTPUT, Op, Phase, TensorRef
 
 H200 = find_gpu("h200")
@@ -281,5 +280,5 @@ def test_the_two_sums_of_a_gru_cell_follow_each_other() -> None:
 
 
 def test_every_rule_is_named_like_an_op() -> None:
-    assert len(RULES) == sum(len(names.split()) for _, names in images._OPS)
-    assert all(name.startswith("aten.") and name.endswith(".default") for name in RULES)
+    assert len(images.RULES) == sum(len(names.split()) for _, names in images._OPS)
+    assert all(name.startswith("aten.") and name.endswith(".default") for name in images.RULES)

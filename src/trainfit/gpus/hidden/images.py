@@ -1,4 +1,4 @@
-"""Ops on images and other grids: resampling, pooling, padding, patches, sampling at points; and cells and distances.
+"""Ops on images and other grids: resampling, pooling, padding, patches, sampling at points.
 
 In: an op of one of them. Out: the copies and stand-ins that its CUDA kernel makes, in order. Most kernels walk over
 dense tensors, in one order of dimensions or in either, and copy what does not lie so; some cannot write channels last,
@@ -14,12 +14,8 @@ from dataclasses import replace
 from functools import partial
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.reductions import staging
 from trainfit.gpus.hidden.tensors import (
     Rule,
-    argument,
-    contiguous,
-    freed,
     integers,
     is_channels_last,
     is_contiguous,
@@ -162,59 +158,6 @@ def _grid_sampler(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (*copies, *(OUTPUT,) * (len(tensors) - 1)) if copies else ()
 
 
-def _rrelu(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """RreluWithNoise.cu, in training: `input_`, `noise_` and, in place, `output` once more, all contiguous."""
-    if not argument(op, 4, "training", False):
-        return ()
-    x, noise = tensor_argument(op, 0), tensor_argument(op, 1)
-    return (*_copy(x), *_copy(noise), *(_copy(x) if op.name.startswith("aten.rrelu_with_noise_.") else ()))
-
-
-def _cdist(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Distance.cpp: both sides, broadcast and contiguous, then the result; backward also distances and gradient before
-    it, and after it DistanceKernel.cu's `buffer`, the gradient by each row of the other side, then its sum."""
-    backward = "_backward." in op.name
-    left, right = (tensor_argument(op, index + backward) for index in range(2))
-    rank = max(len(left.shape), len(right.shape))
-    batches = [(1,) * (rank - len(side.shape)) + side.shape[:-2] for side in (left, right)]
-    pairs = product([max(sizes) for sizes in zip(*batches, strict=True)])
-    copies: tuple[int, ...] = ()
-    for side in (left, right):
-        numel = pairs * product(side.shape[-2:])
-        copies += (numel * item_bytes(side.dtype),) if numel != side.numel else _copy(side)
-    if not backward:
-        return (*copies, OUTPUT) if copies else ()
-    copies += (*_copy(tensor_argument(op, 4)), *_copy(tensor_argument(op, 0)))
-    shape = (pairs, right.shape[-2], *left.shape[-2:])
-    return (*copies, OUTPUT, *(_summed(left, shape, 1, gpu) if op.args[3] != 0 else ()))
-
-
-def _pdist_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """DistanceKernel.cu: `buffer`, the gradient by each other row, then its sum."""
-    x = tensor_argument(op, 1)
-    if x.shape[0] <= 1 or op.args[2] == 0:
-        return ()
-    return _summed(x, (x.shape[0] - 1, *x.shape), 0, gpu)
-
-
-def _summed(like: TensorRef, shape: tuple[int, ...], dim: int, gpu: Gpu) -> tuple[int, ...]:
-    buffer = contiguous(TensorRef(like.storage, like.dtype, shape, shape, 0))
-    return (nbytes(buffer), *staging(buffer, (dim,), gpu)) if buffer.numel else ()
-
-
-def _lstm_cell_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """RNN.cu: `grad_gates.sum(0)` is staged."""
-    gates = tensor_argument(op, 4)
-    return _summed(gates, gates.shape, 0, gpu)[1:] if op.args[5] else ()
-
-
-def _gru_cell_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """RNN.cu: the sums of the gradients of both sides' gates, three of five states, are staged one by one."""
-    states = tensor_argument(op, 1)
-    sums = _summed(states, (states.shape[0], states.shape[1] // 5 * 3), 0, gpu)[1:]
-    return (OUTPUT, *sums, *freed(sums), OUTPUT, *sums) if op.args[2] and sums else ()
-
-
 _OPS: tuple[tuple[Rule, str], ...] = (
     # UpSample*.cu, AveragePool3d.cu, Adaptive*Pooling3d.cu, ReflectionPad.cu
     (_first, "upsample_nearest1d upsample_nearest1d_backward upsample_linear1d_backward upsample_bicubic2d_backward"),
@@ -240,10 +183,5 @@ _OPS: tuple[tuple[Rule, str], ...] = (
     (_im2col, "im2col"),
     (_col2im, "col2im"),
     (_grid_sampler, "cudnn_grid_sampler cudnn_grid_sampler_backward"),
-    (_rrelu, "rrelu_with_noise rrelu_with_noise_"),
-    (_cdist, "_cdist_forward _cdist_backward"),
-    (_pdist_backward, "_pdist_backward"),
-    (_lstm_cell_backward, "_thnn_fused_lstm_cell_backward_impl"),
-    (_gru_cell_backward, "_thnn_fused_gru_cell_backward"),
 )
 RULES: dict[str, Rule] = {f"aten.{name}.default": rule for rule, names in _OPS for name in names.split()}

@@ -1,12 +1,14 @@
 """Nearest neighbours: distances of all pairs of rows, and the largest values of every row.
 
 Source: `_euclidean_dist` in Distance.cpp; TensorTopK.cu, whose kernels for many blocks keep counts of digits. Measured:
-a net of neighbours on an H200 with torch 2.11, whose kernels and fills are those of the source, in its order.
+a net of neighbours on an H200 with torch 2.11, whose kernels and fills are those of the source, in its order. Other
+distances (Distance.cpp, DistanceKernel.cu) were only read.
 """
 
 from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.reductions import summed
 from trainfit.gpus.hidden.tensors import (
     Rule,
     argument,
@@ -14,6 +16,7 @@ from trainfit.gpus.hidden.tensors import (
     copy_unless_contiguous,
     item_bytes,
     nbytes,
+    product,
     tensor_argument,
 )
 from trainfit.records import OUTPUT, Op
@@ -54,7 +57,37 @@ def _largest(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (*outputs, *found, 2 * _DIGITS * blocks, 4 * _DIGITS * rows, 4 * blocks, 4 * blocks)
 
 
+def _cdist(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Distance.cpp: both sides, broadcast and contiguous, then the result; backward also distances and gradient before
+    it, and after it DistanceKernel.cu's `buffer`, the gradient by each row of the other side, then its sum."""
+    backward = "_backward." in op.name
+    left, right = (tensor_argument(op, index + backward) for index in range(2))
+    rank = max(len(left.shape), len(right.shape))
+    batches = [(1,) * (rank - len(side.shape)) + side.shape[:-2] for side in (left, right)]
+    pairs = product([max(sizes) for sizes in zip(*batches, strict=True)])
+    copies: tuple[int, ...] = ()
+    for side in (left, right):
+        numel = pairs * product(side.shape[-2:])
+        copies += (numel * item_bytes(side.dtype),) if numel != side.numel else copy_unless_contiguous(side)
+    if not backward:
+        return (*copies, OUTPUT) if copies else ()
+    copies += (*copy_unless_contiguous(tensor_argument(op, 4)), *copy_unless_contiguous(tensor_argument(op, 0)))
+    shape = (pairs, right.shape[-2], *left.shape[-2:])
+    return (*copies, OUTPUT, *(summed(left, shape, 1, gpu) if op.args[3] != 0 else ()))
+
+
+def _pdist_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """DistanceKernel.cu: `buffer`, the gradient by each other row, then its sum."""
+    x = tensor_argument(op, 1)
+    if x.shape[0] <= 1 or op.args[2] == 0:
+        return ()
+    return summed(x, (x.shape[0] - 1, *x.shape), 0, gpu)
+
+
 RULES: dict[str, Rule] = {
     "aten._euclidean_dist.default": _distances,
     "aten.topk.default": _largest,
+    "aten._cdist_forward.default": _cdist,
+    "aten._cdist_backward.default": _cdist,
+    "aten._pdist_backward.default": _pdist_backward,
 }

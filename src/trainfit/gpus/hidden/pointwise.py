@@ -76,6 +76,18 @@ def _foreach_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (partial, *(OUTPUT,) * len(tensors)) if partial else ()
 
 
+def _rrelu(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """RreluWithNoise.cu, in training: `input_`, `noise_` and, in place, `output` once more, all contiguous."""
+    if not argument(op, 4, "training", False):
+        return ()
+    x, noise = tensor_argument(op, 0), tensor_argument(op, 1)
+    return (
+        *copy_unless_contiguous(x),
+        *copy_unless_contiguous(noise),
+        *(copy_unless_contiguous(x) if op.name.startswith("aten.rrelu_with_noise_.") else ()),
+    )
+
+
 RULES: dict[str, Rule] = {
     "aten.native_dropout.default": _dropout,
     "aten._log_softmax.default": _softmax,
@@ -84,6 +96,8 @@ RULES: dict[str, Rule] = {
     "aten._log_softmax_backward_data.default": _log_softmax_backward,
     "aten._safe_softmax.default": _safe_softmax,
     "aten.roll.default": _roll,
+    "aten.rrelu_with_noise.default": _rrelu,
+    "aten.rrelu_with_noise_.default": _rrelu,
     "aten._grouped_mm.default": _grouped_mm,
     "aten._foreach_norm.Scalar": _foreach_norm,
 }

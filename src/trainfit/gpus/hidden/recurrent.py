@@ -12,7 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.tensors import Rule, has_strides, integers, item_bytes, nbytes, round_up, tensor_argument
+from trainfit.gpus.hidden.reductions import summed
+from trainfit.gpus.hidden.tensors import (
+    Rule,
+    freed,
+    has_strides,
+    integers,
+    item_bytes,
+    nbytes,
+    round_up,
+    tensor_argument,
+)
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, TensorRef
 
 _LSTM, _GRU = 2, 3  # cuDNN's modes
@@ -168,9 +178,24 @@ def _cell(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (LAST_OUTPUT, OUTPUT, OUTPUT)
 
 
+def _lstm_cell_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """RNN.cu: `grad_gates.sum(0)` is staged."""
+    gates = tensor_argument(op, 4)
+    return summed(gates, gates.shape, 0, gpu)[1:] if op.args[5] else ()
+
+
+def _gru_cell_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """RNN.cu: the sums of the gradients of both sides' gates, three of five states, are staged one by one."""
+    states = tensor_argument(op, 1)
+    sums = summed(states, (states.shape[0], states.shape[1] // 5 * 3), 0, gpu)[1:]
+    return (OUTPUT, *sums, *freed(sums), OUTPUT, *sums) if op.args[2] and sums else ()
+
+
 RULES: dict[str, Rule] = {
     "aten._thnn_fused_lstm_cell.default": _cell,
     "aten._thnn_fused_gru_cell.default": _cell,
+    "aten._thnn_fused_lstm_cell_backward_impl.default": _lstm_cell_backward,
+    "aten._thnn_fused_gru_cell_backward.default": _gru_cell_backward,
     "aten._cudnn_rnn.default": _forward,
     "aten._cudnn_rnn_backward.default": _backward,
 }

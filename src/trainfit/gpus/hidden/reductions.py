@@ -18,6 +18,7 @@ from trainfit.gpus.hidden.tensors import (
     accumulator_bytes,
     argument,
     ceil_div,
+    contiguous,
     freed,
     integers,
     item_bytes,
@@ -157,6 +158,12 @@ WELFORD_BYTES = 16
 def _variance(op: Op, gpu: Gpu) -> tuple[int, ...]:
     dims = argument(op, 1, "dim", None)
     return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu, WELFORD_BYTES)
+
+
+def summed(like: TensorRef, shape: tuple[int, ...], dim: int, gpu: Gpu) -> tuple[int, ...]:
+    """A buffer of this shape, and what its sum over a dimension is staged in."""
+    buffer = contiguous(TensorRef(like.storage, like.dtype, shape, shape, 0))
+    return (nbytes(buffer), *staging(buffer, (dim,), gpu)) if buffer.numel else ()
 
 
 RULES: dict[str, Rule] = {
