@@ -88,7 +88,7 @@ def _peak(steps: tuple[int, ...], result_bytes: int) -> int:
 
 
 def _cpu_peak(function: Any, args: list[Any]) -> int:
-    with profile(profile_memory=True) as profiler:
+    with profile(profile_memory=True, acc_events=True) as profiler:
         function(*args)
     events: Any = profiler.profiler
     sizes: list[int] = []
