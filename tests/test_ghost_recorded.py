@@ -31,6 +31,15 @@ UNALIKE = {
     "aten.arange.start_step": "the device was left out",
 }
 """Known to differ, and why that does not matter."""
+REFUSED = {
+    "aten._unique2.default": "its size depends on data",
+    "aten.bincount.default": "its size depends on data",
+    "aten.index.Tensor": "a mask's size depends on data",
+    "aten._cdist_forward.default": "its mode, a whole number, was written down as 2.0",
+    "aten.copy_.default": "what was on the host was not written down",
+    "aten.index_put_.default": "what was on the host was not written down",
+}
+"""Of these some calls cannot be made again, and of no others."""
 
 
 def calls() -> Iterator[tuple[Call, list[str | None]]]:
@@ -68,16 +77,18 @@ def laid(texts: list[str | None]) -> list[Any]:
 
 
 def test_results_lie_on_a_ghost_gpu_as_they_lay_on_a_real_one() -> None:
-    different, compared = [], 0
+    different, refused, compared = [], set(), 0
     with trainfit.ghost_gpu("h200"), torch.no_grad():
         for call, expected in calls():
             try:
                 args, options = ghost(call.args), {name: ghost(value) for name, value in call.kwargs}
                 found = described_outputs(call.function(*args, **options))
-            except (TrainfitError, RuntimeError):  # sizes that depend on data, arguments that were not written down
+            except (TrainfitError, RuntimeError):
+                refused.add(call.name)
                 continue
             compared += 1
             if laid(found) != laid(expected):
                 different.append((str(call), found, expected))
     assert different == []
+    assert refused == REFUSED.keys()
     assert compared > 5000

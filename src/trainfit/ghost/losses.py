@@ -21,16 +21,10 @@ def _reduced(x: torch.Tensor, target: torch.Tensor, reduction: int = 1, *rest: A
     return _resized(unreduced, reduction)
 
 
-def _soft_margin(x: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-    """The same by hand (Loss.cpp)."""
-    return _resized(aten.empty_like.default(x), reduction)
-
-
-def _cross_entropy(
-    x: torch.Tensor, target: torch.Tensor, weight: torch.Tensor | None = None, reduction: int = 1
-) -> torch.Tensor:
-    """And so (native/cuda/Loss.cu)."""
-    return _resized(aten.empty_like.default(x), reduction)
+def _reduced_by_hand(x: torch.Tensor, target: torch.Tensor, *rest: Any, reduction: int = 1) -> torch.Tensor:
+    """So do these (soft_margin_loss in Loss.cpp, binary_cross_entropy in native/cuda/Loss.cu, after its weight)."""
+    stated = next((value for value in rest if isinstance(value, int)), reduction)
+    return _resized(aten.empty_like.default(x), stated)
 
 
 def _resized(unreduced: torch.Tensor, reduction: int) -> torch.Tensor:
@@ -50,8 +44,8 @@ def _cross_entropy_backward(grad: torch.Tensor, x: torch.Tensor, *rest: Any) -> 
 KERNELS: dict[Any, Callable[..., Any]] = {
     aten.mse_loss.default: _reduced,
     aten.smooth_l1_loss.default: _reduced,
-    aten.soft_margin_loss.default: _soft_margin,
-    aten.binary_cross_entropy.default: _cross_entropy,
+    aten.soft_margin_loss.default: _reduced_by_hand,
+    aten.binary_cross_entropy.default: _reduced_by_hand,
     aten.mse_loss_backward.default: _backward,
     aten.smooth_l1_loss_backward.default: _backward,
     aten.huber_loss_backward.default: _backward,

@@ -22,6 +22,7 @@ _ALSO_REMEMBERED = frozenset({aten.mm.default, aten.bmm.default, aten.addmm.defa
 _MADE_BY_HAND = frozenset({aten.clone.default, aten.native_dropout_backward.default})
 """Elementwise by their tags; their results are made with a memory format."""
 _GRADIENT_LAST = frozenset({aten.threshold_backward.default, aten.leaky_relu_backward.default})
+"""Their kernels have the input before the gradient."""
 _ALSO_ELEMENTWISE = _GRADIENT_LAST | {
     aten.elu_backward.default,
     aten.hardshrink_backward.default,
@@ -34,6 +35,7 @@ _ALSO_ELEMENTWISE = _GRADIENT_LAST | {
     aten.softplus_backward.default,
     aten.softshrink_backward.default,
 }
+"""Elementwise, though their tags do not say so."""
 _PLAIN = frozenset((int, float, bool, type(None), torch.dtype))
 
 
@@ -70,7 +72,7 @@ def _makes_one_tensor(op: Any) -> bool:
 @functools.cache
 def _is_remembered(op: Any) -> bool:
     """Whether the op makes one new tensor, of a shape that its arguments' shapes tell."""
-    return _makes_one_tensor(op) and (op in _ALSO_REMEMBERED or torch.Tag.pointwise in op.tags)
+    return _makes_one_tensor(op) and (op in _ALSO_REMEMBERED or torch.Tag.pointwise in op.tags or _is_elementwise(op))
 
 
 @functools.cache
@@ -82,12 +84,13 @@ def _is_elementwise(op: Any) -> bool:
 
 
 def _as_iterated(op: Any, args: Sequence[Any], result: torch.Tensor) -> torch.Tensor:
+    """The result as its kernel would lay it out; a second operand that is a number counts as a tensor there."""
     tensors = [arg for arg in args if isinstance(arg, torch.Tensor)]
     if op in _GRADIENT_LAST:
         tensors.reverse()
     with_number = len(args) > 1 and not isinstance(args[1], torch.Tensor) and op._schema.arguments[1].name == "other"
     strides = elementwise_strides(tensors, result.shape, with_number)
-    if not tensors or strides == result.stride():
+    if strides == result.stride():
         return result
     return torch.empty_strided(result.shape, strides, dtype=result.dtype, device=META)
 

@@ -88,6 +88,7 @@ def _ctc(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 _SMALL_CTC = 450
+"""Up to this a problem's gradient is computed by one kernel (LossCTC.cu's own measure of size)."""
 
 
 def _ctc_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:

@@ -45,16 +45,15 @@ def _reduced(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element: int, res
     reduced = {dim % rank for dim in dims} if dims else set(range(rank))
     num_outputs = product([size for dim, size in enumerate(tensor.shape) if dim not in reduced])
     piece, item = tensor, item_bytes(tensor.dtype)
-    while 1 + sum(extents := [(size - 1) * item * step for size, step in _dims(piece)]) > _LARGEST_OFFSET:
+    while (
+        1 + sum(extents := [(size - 1) * item * step for size, step in zip(piece.shape, piece.stride, strict=True)])
+        > _LARGEST_OFFSET
+    ):
         longest = extents.index(max(extents))
         shape = [ceil_div(size, 2) if dim == longest else size for dim, size in enumerate(piece.shape)]
         piece = replace(piece, shape=tuple(shape))
     meeting = (element * num_outputs,) if piece is not tensor and element > result else ()
     return (*meeting, *staging(piece, dims, gpu, element))
-
-
-def _dims(tensor: TensorRef) -> list[tuple[int, int]]:
-    return list(zip(tensor.shape, tensor.stride, strict=True))
 
 
 def _given_dims(op: Op) -> tuple[int, ...]:
