@@ -45,7 +45,7 @@ def test_an_example_runs_and_says_what_it_promises(name: str, tmp_path: Path) ->
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = run(name, tmp_path)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert result.returncode == 0, result.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(SAYS[name], result.stdout), result.stdout
     assert "UserWarning" not in result.stderr  # no block did otherwise than planned
     # Under a minute, whatever else the machine is doing.
