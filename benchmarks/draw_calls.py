@@ -6,7 +6,8 @@ Which pieces: those whose ops were off in nets that were predicted blindly (libr
 of sizes, types and layouts that nets have, not those of the nets that were off: attention by head sizes, lengths and
 masks, norms of rows, norms of channels that come last of three, softmax of odd widths, products of weights' gradients
 and of groups, tables of positions in another type, images by the tens of thousands, recurrent layers, rows that are
-added up in few places. Out: a line per call, as calibrate's list has them.
+added up in few places, first layers of images, products of float32 and of rows at odd addresses. Out: a line per call,
+as calibrate's list has them.
 """
 
 from __future__ import annotations
@@ -230,9 +231,45 @@ def named_rows(chance: Chance) -> tuple[Piece, tuple[str, ...]]:
     return Piece(looked_up, torch.empty(rows, width, dtype=dtype)), ("index_put", "_index_put")
 
 
+def first_images(chance: Chance) -> tuple[Piece, tuple[str, ...]]:
+    """What nobody wants a gradient of: the weight's alone, of few channels."""
+    dtype = chance.choice((torch.float32, torch.float32, *HALVES))
+    inputs = chance.choice((1, 1, 2, 3, 3, 3, 4, 4, 6, 8, 9, 12))
+    outputs = chance.choice((16, 24, 32, 32, 48, 64, 64, 96, 128, 192, 384, 768))
+    side = chance.choice((28, 32, 64, 84, 96, 128, 160, 192, 224, 224, 256, 299, 384, 512))
+    window = chance.choice((3, 3, 3, 4, 5, 7, 8, 11, 14, 16))
+    step = window if window >= 14 else chance.choice((1, 2, 2, window if window in (4, 8) else 2))
+    most = 2**30 // (max(inputs, outputs // step**2) * side**2 * dtype.itemsize)
+    count = between(chance, 4, max(8, min(most, 4096)))
+    order: Any = torch.channels_last if chance.random() < 0.4 else torch.contiguous_format
+    made = (
+        torch.empty(count, inputs, side, side, dtype=dtype),
+        torch.empty(outputs, inputs, window, window, dtype=dtype),
+    )
+    turned = [one.contiguous(memory_format=order) for one in made]
+    padding = chance.choice((0, window // 2)) if step < window else 0
+    biases = [torch.empty(outputs, dtype=dtype)] if chance.random() < 0.5 else []
+
+    def filtered(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        return F.conv2d(x.detach(), weight, bias, step, padding)
+
+    return Piece(filtered, *turned, *biases), ("convolution",)
+
+
+def products(chance: Chance) -> tuple[Piece, tuple[str, ...]]:
+    """Of float32, or of halves whose rows begin at odd addresses."""
+    dtype = chance.choice((torch.float32, torch.float32, *HALVES))
+    step = chance.choice((1, 2, 4, 8, 64)) if dtype == torch.float32 else chance.choice((1, 1, 2, 4))
+    inputs, outputs = (between(chance, 16, 4096, step) for _ in range(2))
+    tokens = between(chance, 256, max(512, min(65536, 2**28 // max(inputs, outputs))), chance.choice((1, 8, 64)))
+    biases = [torch.empty(outputs, dtype=dtype)] if chance.random() < 0.5 else []
+    made = torch.empty(tokens, inputs, dtype=dtype), torch.empty(outputs, inputs, dtype=dtype)
+    return Piece(F.linear, *made, *biases), ("mm.", "addmm.")
+
+
 PIECES: dict[Callable[[Chance], tuple[nn.Module, tuple[str, ...]]], int] = {
     attention: 700, row_norm: 220, softmax: 120, turned_norm: 70, positions: 60, groups: 60, many_images: 100,
-    recurrent: 60, weights_gradient: 160, named_rows: 50,
+    recurrent: 60, weights_gradient: 160, named_rows: 50, first_images: 300, products: 500,
 }  # fmt: skip
 """How many of each are drawn; every one is a call forward and one or two backward."""
 
@@ -250,10 +287,13 @@ def calls_of(model: nn.Module, wanted: tuple[str, ...]) -> Iterator[list[Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--piece", nargs="+", choices=[draw.__name__ for draw in PIECES], help="these only")
     args = parser.parse_args()
     pool = Pool("meta", 2**40)
     found: dict[str, None] = {}
     for draw, count in PIECES.items():
+        if args.piece and draw.__name__ not in args.piece:
+            continue
         failed = 0
         for number in range(count):
             torch.set_float32_matmul_precision("high" if number % 3 == 0 else "highest")

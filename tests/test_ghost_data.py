@@ -170,3 +170,34 @@ def test_a_host_scalar_fills_and_new_tensors_come_to_the_gpu() -> None:
         assert x.masked_fill(x > 0, torch.tensor(0.0)).is_cuda
         assert x.new_tensor([1, 2]).is_cuda
         assert x.new_tensor([1, 2]).dtype == torch.float32
+
+
+def test_widths_and_rates_that_are_worked_out_from_sequences_are_known() -> None:
+    with ghost_gpu("h200"):
+        rates = torch.linspace(0, 0.5, 3, device="cuda")
+        assert [rate.item() for rate in rates] == [0.0, 0.25, 0.5]
+        widths = torch.arange(4, device="cuda") * 36.5 + 24.0  # 24, 60.5, 97, 133.5
+        assert (torch.round(widths / 8) * 8).int().tolist() == [24, 64, 96, 136]
+        assert torch.arange(6, device="cuda").float().mean().item() == 2.5
+
+
+def test_sequences_that_something_unknown_is_written_to_are_no_longer_known() -> None:
+    with ghost_gpu("h200"):
+        sequence = torch.arange(3, 6, device="cuda").float()
+        sequence += 1
+        assert sequence.tolist() == [4.0, 5.0, 6.0]
+        torch.add(sequence, torch.randn(3, device="cuda"), out=sequence)
+        assert sequence.tolist() == [1.0, 1.0, 1.0]
+        drawn = torch.arange(3, 6, device="cuda").float().uniform_()
+        assert drawn.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("options", [{"foreach": True}, {"foreach": False}, {"fused": True}])
+def test_weights_that_begin_as_a_sequence_are_known_until_they_are_trained(options: dict[str, bool]) -> None:
+    with ghost_gpu("h200"):
+        weight = torch.nn.Parameter(torch.arange(3, 6, device="cuda").float())
+        optimizer = torch.optim.AdamW([weight], **options)
+        assert weight.tolist() == [3.0, 4.0, 5.0]
+        weight.sum().backward()
+        optimizer.step()
+        assert weight.tolist() == [1.0, 1.0, 1.0]

@@ -1,13 +1,14 @@
 """Values that an op can work with, where random ones will not do. In: a call, and arguments with random values. Out:
 the same list, with others in their places; by op, in `MEANINGS`.
 
-Points lie inside of their image, groups are equally large, masks have as many places as there are values, and what
-another op would have returned is what it returns.
+Points lie inside of their image and as nets have them, groups are equally large, masks have as many places as there are
+values, and what another op would have returned is what it returns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -48,11 +49,54 @@ def _inside_of_bins(call: Call, args: list[Any]) -> None:
     args[0] = torch.rand_like(args[0]).mul_(high - low).add_(low)
 
 
+_MOST_POINTS, _MANY_QUERIES, _LARGEST_WINDOW, _DIRECTIONS = 16, 1024, 16, 8
+
+
 def _points(place: int) -> Meaning:
+    """As nets have them: the gradients of points that lie beside each other meet in the same pixels."""
+
     def lie(call: Call, args: list[Any]) -> None:
-        args[place] = torch.rand_like(args[place]).mul_(2).sub_(1)
+        image, grid = args[place - 1], args[place]
+        pixel = 2 / torch.tensor(image.shape[:1:-1], device=grid.device)
+        args[place] = _lying(grid.shape, pixel).clamp_(-1, 1).to(grid.dtype)
 
     return lie
+
+
+def _lying(shape: Sequence[int], pixel: Tensor) -> Tensor:
+    """Few points for each of many queries (deformable attention): around the query's own place, a pixel further each,
+    where queries are many, those of all pixels in their order. Small windows of larger images (correlations): around
+    any place, pixel by pixel. Rows and columns of points: an image that is bent or resized. A line of points: anywhere.
+    """
+    count, *sizes, dims = shape
+    device = pixel.device
+    if len(sizes) == 2 and 1 < sizes[1] <= _MOST_POINTS < sizes[0]:
+        queries, points = sizes
+        side = math.isqrt(queries - 1) + 1
+        in_order = _lattice((side, side), device).view(-1, dims)[:queries]
+        centres = in_order.expand(count, -1, -1) if queries >= _MANY_QUERIES else _anywhere((count, queries, 2), device)
+        angle = torch.arange(count, device=device) % _DIRECTIONS * (2 * math.pi / _DIRECTIONS)
+        direction = torch.stack([angle.cos(), angle.sin()], -1) * pixel
+        steps = torch.arange(1, points + 1, device=device)
+        return centres[:, :, None] + direction[:, None, None] * steps[:, None]
+    if 1 in sizes:
+        return _anywhere(shape, device)
+    lattice = _lattice(sizes, device)
+    reach = torch.tensor(sizes[::-1], device=device) * pixel / 2
+    if max(sizes) <= _LARGEST_WINDOW and bool((reach < 1).all()):
+        return _anywhere((count, *[1] * len(sizes), dims), device) + lattice * reach
+    return lattice + _anywhere(shape, device) * pixel
+
+
+def _anywhere(shape: Sequence[int], device: torch.device) -> Tensor:
+    """From -1 to 1."""
+    return torch.rand(shape, device=device).mul_(2).sub_(1)
+
+
+def _lattice(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """The middles of so many equal parts of each dimension, from -1 to 1; a place's last coordinate stands first."""
+    parts = [(torch.arange(size, device=device) * 2 + 1) / size - 1 for size in sizes]
+    return torch.stack(torch.meshgrid(*parts, indexing="ij")[::-1], -1)
 
 
 def _places_of_largest(call: Call, args: list[Any]) -> None:

@@ -1,8 +1,10 @@
-"""Values that are known although they are on the ghost GPU: small integer and boolean tensors from the host.
+"""Values that are known although they are on the ghost GPU: small integer and boolean tensors from the host, sequences.
 
-Masks, lengths and token ids steer a program (`if mask.all()`), and the batch that the user passed has them. Such a
-tensor has a mirror on the CPU, kept per storage, so that every view of it is known too; ops whose tensor arguments are
-all known are run on the mirrors as well. Writing something unknown into a storage makes it unknown.
+Masks, lengths and token ids steer a program (`if mask.all()`), and the batch that the user passed has them; models work
+out their widths and rates from sequences (`torch.linspace(0, 0.1, depth).tolist()`). Such a tensor has a mirror on the
+CPU, kept per storage, so that every view of it is known too; ops whose tensor arguments are all known are run on the
+mirrors as well. Writing something unknown into a storage makes it unknown. Numbers that a model is filled with are not
+followed: training changes them.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ import torch
 from trainfit import torch_compat
 from trainfit.ghost.tensor import Ghost
 
-LARGEST_MIRROR_BYTES = 2**20
+LARGEST_MIRROR_BYTES, LARGEST_REAL_BYTES = 2**20, 2**15
+"""Of integers, and of real numbers, which seldom steer a program."""
 _mirrors: dict[int, torch.Tensor] = {}  # address of a ghost's storage -> its bytes
 _ends: dict[int, weakref.ref[Any]] = {}
 _told: dict[int, bytes] = {}
@@ -58,9 +61,18 @@ def is_known(ghost: torch.Tensor) -> bool:
 
 
 def learn(ghost: torch.Tensor, values: torch.Tensor) -> None:
-    """From now on the ghost has these values, if they are of the kind that is worth knowing."""
+    """From now on the ghost has these values, if they are whole numbers and few."""
+    if not _is_real(ghost):
+        _remember(ghost, values)
+
+
+def _is_real(tensor: torch.Tensor) -> bool:
+    return tensor.dtype.is_floating_point or tensor.dtype.is_complex
+
+
+def _remember(ghost: torch.Tensor, values: torch.Tensor) -> None:
     storage = ghost.untyped_storage()
-    if ghost.dtype.is_floating_point or ghost.dtype.is_complex or not 0 < storage.nbytes() <= LARGEST_MIRROR_BYTES:
+    if not 0 < storage.nbytes() <= (LARGEST_REAL_BYTES if _is_real(ghost) else LARGEST_MIRROR_BYTES):
         return
     address = storage._cdata
     with torch_compat.host_kernels():
@@ -76,25 +88,41 @@ def forget_all() -> None:
 
 
 def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """After an op ran on ghosts: run it on the mirrors too if all it read is known; otherwise its result is unknown."""
-    writes = func._schema.name.endswith("_")
-    if writes:
+    """After an op ran on ghosts: run it on the mirrors too if all it read is known; else what it wrote is unknown."""
+    if written := _written_arguments(func):
         target = args[0]
         if func is torch.ops.aten.copy_.default and _fills_its_storage(target):
             source = known_value(args[1]) if isinstance(args[1], Ghost) else args[1]
             if source is not None and not source.is_meta:
                 learn(target, source)
                 return
-        if isinstance(target, Ghost) and is_known(target) and _run_on_mirrors(func, args, kwargs) is None:
-            del _mirrors[target.untyped_storage()._cdata]
+        found = [args[place] if place < len(args) else kwargs.get(name) for place, name in written]
+        ghosts = [leaf for leaf in torch_compat.tree_flatten(found)[0] if isinstance(leaf, Ghost) and is_known(leaf)]
+        if ghosts and (ghosts != [target] or _run_on_mirrors(func, args, kwargs) is None):
+            for ghost in ghosts:
+                _mirrors.pop(ghost.untyped_storage()._cdata, None)
         return
-    if not isinstance(result, Ghost) or result.dtype.is_floating_point or result.dtype.is_complex:
+    if not isinstance(result, Ghost) or is_known(result):
+        return  # nothing new, or a view of what is known
+    if _is_real(result) and func not in _SEQUENCES and not _reads_known(args):
         return
-    if result.untyped_storage().nbytes() > LARGEST_MIRROR_BYTES or is_known(result):
-        return  # too large, or a view of what is known
+    if result.untyped_storage().nbytes() > LARGEST_MIRROR_BYTES:
+        return
     values = _run_on_mirrors(func, args, kwargs)
     if values is not None:
-        learn(result, values)
+        _remember(result, values)
+
+
+@functools.cache
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    """Their places in the schema, and their names."""
+    aliased = ((place, one) for place, one in enumerate(func._schema.arguments) if one.alias_info is not None)
+    return tuple((place, one.name) for place, one in aliased if one.alias_info.is_write)
+
+
+def _reads_known(args: tuple[Any, ...]) -> bool:
+    """Whether the first tensor is: nearly always it is not, and then nothing else needs to be looked at."""
+    return next((is_known(arg) for arg in args if isinstance(arg, Ghost)), False)
 
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
@@ -126,6 +154,10 @@ def _run_on_mirrors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return values if isinstance(values, torch.Tensor) else None
 
 
+_SEQUENCES = frozenset(
+    {torch.ops.aten.arange.default, torch.ops.aten.arange.start, torch.ops.aten.arange.start_step}
+    | {torch.ops.aten.linspace.default, torch.ops.aten.logspace.default}
+)
 _NEVER_KNOWN = frozenset(
     {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default, torch.ops.aten.empty_like.default}
     | {torch.ops.aten.new_empty.default, torch.ops.aten.new_empty_strided.default}
