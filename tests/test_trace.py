@@ -222,8 +222,8 @@ def test_an_op_knows_what_the_cpu_did_for_itself_since_the_one_before() -> None:
     assert forward == [
         ("aten._to_copy.default", HostWork(False, 3, 18)),  # arange, a comparison, a cast: six numbers each
         ("aten.embedding.default", HostWork(True, 0, 0)),  # the copy had to end
-        ("aten.index.Tensor", HostWork(False, 1, 0)),  # a tensor of numbers is made without an op that writes it
-        ("aten.sum.default", HostWork(True, 0, 0)),  # the indices were copied
+        ("aten._to_copy.default", HostWork(False, 1, 0)),  # a tensor of numbers is made without an op that writes it
+        ("aten.index.Tensor", HostWork(True, 0, 0)),  # the indices were copied
         ("aten.mul.Tensor", HostWork(True, 0, 0)),  # the sum was read
         ("aten.sum.default", HostWork(True, 0, 0)),  # how many rows the mask has is asked before they are taken
     ]

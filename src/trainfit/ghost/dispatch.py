@@ -97,6 +97,8 @@ class GhostMode(torch_compat.DispatchMode):
             func, args = IN_PLACE[func], (args[0].detach(), *args[1:])
         if kwargs.get("generator") is not None:
             kwargs["generator"] = None
+        if func in INDEXING:
+            args = (args[0], [self._with_index_here(index) for index in args[1]], *args[2:])
         kernel = GHOST_KERNELS.get(func, func)
         replaced = [w.untyped_storage() for w in args[0]] if func is aten._cudnn_rnn_flatten_weight.default else []
         with inside_kernel():
@@ -140,6 +142,13 @@ class GhostMode(torch_compat.DispatchMode):
             self.listener(func, (), {}, result)
         self._wait()
         return result
+
+    def _with_index_here(self, index: torch.Tensor | None) -> torch.Tensor | None:
+        """Indices on the host are copied to the GPU by the op itself, and go with it."""
+        if index is None or isinstance(index, Ghost) or not index.is_cpu or index.dtype in (torch.bool, torch.uint8):
+            return index
+        copied: torch.Tensor = self._enter_gpu(aten._to_copy.default, (index,), {})
+        return copied
 
     def _leave_gpu(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         self._wait()

@@ -98,9 +98,9 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
                 return
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in written]
         ghosts = [leaf for leaf in torch_compat.tree_flatten(found)[0] if isinstance(leaf, Ghost) and is_known(leaf)]
-        if ghosts and (ghosts != [target] or _run_on_mirrors(func, args, kwargs) is None):
-            for ghost in ghosts:
-                _mirrors.pop(ghost.untyped_storage()._cdata, None)
+        is_followed = len(ghosts) == 1 and ghosts[0] is target and _run_on_mirrors(func, args, kwargs) is not None
+        for ghost in () if is_followed else ghosts:
+            _mirrors.pop(ghost.untyped_storage()._cdata, None)
         return
     if not isinstance(result, Ghost) or is_known(result):
         return  # nothing new, or a view of what is known
