@@ -4,8 +4,8 @@
 
 In: results/libraries_h200.jsonl (survey_measure.py), libraries_steps_h200.jsonl (measure_host.py: further processes of
 steps that wait for the CPU), predictions of second_predict.py: libraries_PART_predicted_h200.jsonl of the parts
-usual_last, usual_more, usual, last, unread, sealed, closed and open, all committed before anything of the part was measured,
-libraries_own_host_h200.jsonl (by what `calibrate` timed of the host in the run that measured) and
+usual_last, usual_more, usual, last, unread, sealed, closed and open, all committed before anything of the part was
+measured, libraries_own_host_h200.jsonl (by what `calibrate` timed of the host in the run that measured) and
 libraries_PART_now_h200.jsonl (by the shipped profile, after they were looked into). Out: tables of the parts that were
 measured, and how many rows are within the limits. Errors are predicted / measured - 1.
 """

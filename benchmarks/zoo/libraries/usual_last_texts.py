@@ -10,7 +10,6 @@ from zoo.libraries import Written
 from zoo.libraries.usual_texts import (
     DECODER,
     FEW,
-    PADDED,
     SMALL,
     SMALL_TEXT,
     TIED,
@@ -36,14 +35,6 @@ TEXTS: dict[str, Written] = {
         {"2b_fifth": llama_like(2304, 9216, 5, 8, 4, 256000), "narrow": llama_like(1152, 4608, 10, 4, 2, 256000)},
         # Its authors say that it should be trained with scores written out; what is not told takes torch's attention.
         model="Gemma2ForCausalLM", head_dim=256, attn_implementation=("eager", "sdpa"), **DECODER,
-    ),
-    "mamba": written(
-        # Without mamba_ssm, whose kernels few have, the states are computed one token after the other.
-        decoder, {"hidden_size": 64, "num_hidden_layers": 2, "vocab": 500} | FEW,
-        {"130m": {"hidden_size": 768, "num_hidden_layers": 24},
-         "130m_quarter": {"hidden_size": 768, "num_hidden_layers": 6},
-         "370m_eighth": {"hidden_size": 1024, "num_hidden_layers": 6}},
-        model="MambaForCausalLM", vocab=50280, length=(128, 256, 512), padded=PADDED,
     ),
     "smollm3": written(
         decoder, SMALL | {"pad_token_id": 0},
