@@ -7,6 +7,7 @@
     python benchmarks/libraries_draw.py --part last --predicted PREDICTIONS      # what was left of some of them
     python benchmarks/libraries_draw.py --part usual --predicted PREDICTIONS     # 44 that people train
     python benchmarks/libraries_draw.py --part usual_more --predicted PREDICTIONS    # 22 more of these
+    python benchmarks/libraries_draw.py --part usual_last --predicted PREDICTIONS    # what was left of these
     python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
 
 A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
@@ -14,7 +15,8 @@ are the names below, written down before the seed put them in order. Every third
 the others are closed; sealed are the next closed ones, after those that were drawn, and unread the next after these
 and all families of libraries that no earlier part had; last are the next of both. The usual
 part has families of its own, listed in usual_families.py, and draws by the weights that stand there; theirs may have
-been seen, but no earlier row may have the same peaks; usual_more goes on in the same order where usual stopped.
+been seen, but no earlier row may have the same peaks; usual_more goes on in the same order where usual stopped, and
+usual_last where usual_more did, to its end.
 For each the part's seed draws the variant with 5 to 350 million
 parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the
 GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the batch is scaled by what is
@@ -120,6 +122,7 @@ COUNTS: dict[Part, dict[str, int]] = {
     "last": {"timm": 10, "monai": 1, "smp": 1, "vit_pytorch": 3, "transformers_more": 2},
     "usual": {"usual": usual.COUNT},
     "usual_more": {"usual": usual.MORE},
+    "usual_last": {"usual": usual.LAST},
 }  # fmt: skip
 OF_SEED: dict[Part, tuple[Part, ...]] = {
     "open": ("open",),
@@ -129,6 +132,7 @@ OF_SEED: dict[Part, tuple[Part, ...]] = {
     "last": ("closed", "unread"),
     "usual": ("usual",),
     "usual_more": ("usual",),
+    "usual_last": ("usual",),
 }
 """Where a part takes its families."""
 SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {
@@ -136,9 +140,10 @@ SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {
     "last": LAST_SEED,
     "usual": usual.SEED,
     "usual_more": usual.SEED,
+    "usual_last": usual.SEED,
 }
 """What draws how they are trained."""
-USUAL_PARTS: tuple[Part, ...] = ("usual", "usual_more")
+USUAL_PARTS: tuple[Part, ...] = ("usual", "usual_more", "usual_last")
 ROW = 3
 PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
 OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor": 5}

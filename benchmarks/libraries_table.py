@@ -4,8 +4,8 @@
 
 In: results/libraries_h200.jsonl (survey_measure.py), libraries_steps_h200.jsonl (measure_host.py: further processes of
 steps that wait for the CPU), predictions of second_predict.py: libraries_PART_predicted_h200.jsonl of the parts
-usual_more, usual, last, unread, sealed, closed and open, all committed before anything of the part was measured,
-libraries_own_host_h200.jsonl (by what `calibrate` timed of the host in the run that measured) and
+usual_last, usual_more, usual, last, unread, sealed, closed and open, all committed before anything of the part was
+measured, libraries_own_host_h200.jsonl (by what `calibrate` timed of the host in the run that measured) and
 libraries_PART_now_h200.jsonl (by the shipped profile, after they were looked into). Out: tables of the parts that were
 measured, and how many rows are within the limits. Errors are predicted / measured - 1.
 """
@@ -56,6 +56,8 @@ and one more is by the profile of now:
   priced at 11.5 by samples whose points lie anywhere.
 - qwen3_moe (now +9%): its experts' products, in float32, are priced by samples with equal shares; by the names of its
   kernels tokens were spread unequally, which is faster."""
+USUAL_LAST = """What was left of the same order, written and drawn after the part usual_more was measured, by the same
+seed and weights."""
 LAST = """What was left of timm, and single families of vit_pytorch, monai, segmentation_models_pytorch and
 transformers. Code, profile and draw were committed; then one command predicted them without a GPU and
 measured them, so the predictions follow from that commit, but were not committed apart. What is off in the four that
@@ -146,6 +148,7 @@ def document() -> Iterator[str]:
     yield HEAD
     measured = {case for case, _ in read([RESULTS / "libraries_h200.jsonl"])}
     for name, title, text in (
+        ("usual_last", "Usual, the last of them: predicted before they were measured", USUAL_LAST),
         ("usual_more", "Usual, continued: predicted before they were measured", USUAL_MORE),
         ("usual", "Usual: what people train, predicted before they were measured", USUAL),
         ("last", "Last: predicted before they were measured", LAST),

@@ -16,7 +16,7 @@ import random
 from zoo.case import Precision
 
 SEED = "20261118 usual"
-COUNT, MORE = 44, 22
+COUNT, MORE, LAST = 44, 22, 16
 TEXTS = {
     "llama": 10, "qwen2": 8, "qwen3": 10, "gemma2": 2, "gemma3": 5, "phi3": 4, "mistral": 6, "olmo2": 3, "smollm3": 3,
     "mixtral": 3, "qwen3_moe": 4, "deepseek_v3": 3, "gpt_oss": 3, "gpt2": 8, "gpt_neox": 4, "opt": 3, "bloom": 2,

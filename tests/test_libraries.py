@@ -51,6 +51,7 @@ def test_every_family_was_drawn_once_and_what_was_left_out_has_a_reason() -> Non
         "last": 17,
         "usual": 44,
         "usual_more": 22,
+        "usual_last": 16,
     }
 
 

@@ -45,7 +45,10 @@ def decoder(model: str, length: int, padded: bool, vocab: int, **config: Any) ->
 
 def encoder(model: str, length: int, padded: bool, vocab: int, head: str = "MaskedLM", **config: Any) -> Net:
     """With a head for every word, or one for the whole text."""
-    labels = {"MaskedLM": below(vocab, length), "TokenClassification": below(2, length)}
+    labels = {
+        "MaskedLM": below(vocab, length),
+        **dict.fromkeys(("TokenClassification", "PreTraining"), below(2, length)),
+    }
     fields = ids_of(vocab, length, padded) | {"labels": labels.get(head, below(2))}
     return made(model + "For" + head, {"vocab_size": vocab} | config, fields)
 
