@@ -61,7 +61,7 @@ CASES = (
 )  # fmt: skip
 """Those that wait for the CPU, or nearly do."""
 WARM_UP, TIMED = 2, 9
-WIDTH = 8
+WIDTH = 12
 NUM_THREADS = torch.get_num_threads()
 """Of each child. The parent has one: threads that it had started would be missing in children, which wait for them."""
 BATCH_S = 150

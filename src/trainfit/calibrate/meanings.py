@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from trainfit.calibrate.calls import Call
+from trainfit.cost.samplers import MANY_QUERIES, is_few_per_query
 
 Meaning = Callable[[Call, list[Any]], None]
 
@@ -49,7 +50,7 @@ def _inside_of_bins(call: Call, args: list[Any]) -> None:
     args[0] = torch.rand_like(args[0]).mul_(high - low).add_(low)
 
 
-_MOST_POINTS, _MANY_QUERIES, _LARGEST_WINDOW, _DIRECTIONS = 16, 1024, 16, 8
+_LARGEST_WINDOW, _DIRECTIONS = 16, 8
 
 
 def _points(place: int) -> Meaning:
@@ -68,13 +69,13 @@ def _lying(shape: Sequence[int], pixel: Tensor) -> Tensor:
     where queries are many, those of all pixels in their order. Small windows of larger images (correlations): around
     any place, pixel by pixel. Rows and columns of points: an image that is bent or resized. A line of points: anywhere.
     """
-    count, *sizes, dims = shape
+    count, sizes, dims = shape[0], tuple(shape[1:-1]), shape[-1]
     device = pixel.device
-    if len(sizes) == 2 and 1 < sizes[1] <= _MOST_POINTS < sizes[0]:
+    if is_few_per_query(sizes):
         queries, points = sizes
         side = math.isqrt(queries - 1) + 1
         in_order = _lattice((side, side), device).view(-1, dims)[:queries]
-        centres = in_order.expand(count, -1, -1) if queries >= _MANY_QUERIES else _anywhere((count, queries, 2), device)
+        centres = in_order.expand(count, -1, -1) if queries >= MANY_QUERIES else _anywhere((count, queries, 2), device)
         angle = torch.arange(count, device=device) % _DIRECTIONS * (2 * math.pi / _DIRECTIONS)
         direction = torch.stack([angle.cos(), angle.sin()], -1) * pixel
         steps = torch.arange(1, points + 1, device=device)

@@ -73,15 +73,6 @@ class Table:
         at = np.array(places, dtype=np.float64)
         return self._around(at, self._distances(at))
 
-    def without_sags(self) -> Table:
-        """Points that are slower than their neighbours suggest take the neighbours' ratio."""
-        distances = self._distances(self._places)
-        np.fill_diagonal(distances, np.inf)
-        expected = self._around(self._places, distances)
-        return Table(
-            tuple((place, min(ratio, other)) for (place, ratio), other in zip(self.points, expected, strict=True))
-        )
-
     def smooth_ratio(self, coordinates: tuple[float, ...]) -> float:
         """The same from a wide neighbourhood: the level of such ops, without the steps of one GPU's kernels."""
         at = np.array([coordinates], dtype=np.float64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from math import exp, log
+from math import exp, log, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,12 +21,6 @@ from trainfit.cost.work import Work, base_name
 from trainfit.gpus.catalogue import Gpu
 from trainfit.records import Phase
 
-_POWER_LIMITED = ("mm bfloat16", "mm float16", "addmm bfloat16", "addmm float16")
-"""Products that draw so much power that the clock sags after a stretch of them; it never rises above its own speed."""
-_SLOW_PRODUCTS = (" odd", " vector", " outer")
-"""Those of them that do not draw much power."""
-_SAGGING_NS = 10_000
-"""Of ideal time: shorter products do not draw it for long enough."""
 _COMPUTING = ("mm ", "addmm ", "bmm ", "baddbmm ", "_grouped_mm ", "attention ", "convolution ", "_cudnn_rnn")
 """Ops whose kernels a library chooses: a larger one may be faster (some of cuDNN's grouped convolutions by a factor of
 nine), so their times stay as measured."""
@@ -85,8 +79,7 @@ def reduce_samples(gpu: Gpu, samples: Iterable[Mapping[str, Any]]) -> Reduced:
     tables: dict[str, Points] = {}
     times_ns: dict[str, list[int]] = {}
     for rule in (rule for rule in found if rule not in by_bytes):
-        unbiased = found.get(rule.removeprefix("add"), {}) if rule.startswith(_POWER_LIMITED) else {}
-        points, taken_ns = _points(rule, found[rule], unbiased)
+        points, taken_ns = _points(rule, found[rule])
         tables[rule] = points
         if rule in bounded:
             times_ns[rule] = _no_longer_than_larger(points, taken_ns, *bounded[rule])
@@ -186,22 +179,12 @@ class _Measured(NamedTuple):
     launches: int
 
 
-def _points(rule: str, found: _Found, unbiased: _Found) -> tuple[Points, list[int]]:
+def _points(rule: str, found: _Found) -> tuple[Points, list[int]]:
     """(coordinates, ratio), and the nanoseconds of each."""
     middle = _middle(found)
     if not rule.startswith(_COMPUTING):
         middle = _never_faster_when_larger(middle)
     table = _table(middle)
-    if rule.startswith(_POWER_LIMITED) and not rule.endswith(_SLOW_PRODUCTS) and len(table.points) > 1:
-        table = table.without_sags()
-    if rule.startswith("add") and unbiased:  # the kernels that add a bias on the way are those that do not, and as fast
-        plain = _table(_middle(unbiased)).ratios([place for place, _ in table.points])
-        table = Table(
-            tuple(
-                (place, min(ratio, other) if middle[place].ideal_ns > _SAGGING_NS else ratio)
-                for (place, ratio), other in zip(table.points, plain, strict=True)
-            )
-        )
     times_ns = [round(ratio * middle[place].ideal_ns) for place, ratio in table.points]
     return [[*map(_short, place), _short(float(f"{ratio:.4g}"))] for place, ratio in table.points], times_ns
 
@@ -211,7 +194,13 @@ _Found = Mapping[tuple[float, ...], list[_Measured]]
 
 
 def _middle(found: _Found) -> dict[tuple[float, ...], _Measured]:
-    return {place: sorted(runs)[len(runs) // 2] for place, runs in sorted(found.items())}
+    """The run in the middle of each place; of two that are, their mean."""
+    return {place: _of_all(sorted(runs)) for place, runs in sorted(found.items())}
+
+
+def _of_all(runs: Sequence[_Measured]) -> _Measured:
+    below, above = runs[(len(runs) - 1) // 2], runs[len(runs) // 2]
+    return above._replace(time_ns=sqrt(below.time_ns * above.time_ns))
 
 
 def _table(points: Mapping[tuple[float, ...], _Measured]) -> Table:
