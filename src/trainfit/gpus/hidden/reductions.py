@@ -10,16 +10,17 @@ Probe: every `sum.dim_IntList` and `linalg_vector_norm` of the models, the sums 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden.tensors import (
     INTEGERS,
     Rule,
     accumulator_bytes,
-    argument,
     ceil_div,
     contiguous,
     freed,
+    given_dims,
     integers,
     item_bytes,
     last_pow2,
@@ -31,6 +32,7 @@ from trainfit.records import OUTPUT, Op, TensorRef
 
 _MAX_THREADS = 512
 _VECTOR = 4
+_MIN_VECTORIZED = 128
 _MIN_VALUES_PER_THREAD = 16
 _MAX_VALUES_PER_THREAD = 256
 
@@ -39,8 +41,8 @@ def staging(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element_bytes: int
     """Bytes of the staging buffer and the semaphores of a reduction over these dims (all if none are given)."""
     rank = len(tensor.shape)
     reduced = {dim % rank for dim in dims} if dims else set(range(rank))
-    inner = _coalesced(tensor, [dim for dim in range(rank) if dim in reduced])
-    outer = _coalesced(tensor, [dim for dim in range(rank) if dim not in reduced])
+    inner = _coalesced(tensor, _by_stride(tensor, [dim for dim in reversed(range(rank)) if dim in reduced]))
+    outer = _coalesced(tensor, [dim for dim in reversed(range(rank)) if dim not in reduced])
     num_inputs = product([size for size, _ in inner])
     num_outputs = product([size for size, _ in outer])
     if num_inputs <= 1 or num_outputs == 0:
@@ -50,7 +52,7 @@ def staging(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element_bytes: int
     output_vector = 1
     if over_fastest:
         width, height = num_inputs, num_outputs
-        if inner[0][1] == 1 and num_inputs > 128 and len(inner) == 1 and not outer:
+        if inner[0][1] == 1 and num_inputs >= _MIN_VECTORIZED and len(inner) == 1:
             width //= _VECTOR
     else:
         width, height = num_outputs, num_inputs
@@ -103,11 +105,27 @@ def max_threads_per_sm(gpu: Gpu) -> int:
     return 2048
 
 
+def _by_stride(tensor: TensorRef, dims: Sequence[int]) -> list[int]:
+    """TensorIterator's order of reduced dimensions: the smallest stride first; expanded ones stay where they are. (The
+    others go by the strides of the result, which is contiguous.)"""
+    order: list[int] = []
+    for dim in dims:
+        place = len(order)
+        for earlier in reversed(range(len(order))):
+            other = order[earlier]
+            if not tensor.stride[dim] or not tensor.stride[other]:
+                continue
+            if (tensor.stride[dim], tensor.shape[dim]) >= (tensor.stride[other], tensor.shape[other]):
+                break
+            place = earlier
+        order.insert(place, dim)
+    return order
+
+
 def _coalesced(tensor: TensorRef, dims: Sequence[int]) -> list[tuple[int, int]]:
-    """(size, stride) of these dims, the smallest stride first, neighbours joined where they are one run of memory."""
+    """(size, stride) of these dims, in order, neighbours joined where they are one run of memory."""
     runs: list[tuple[int, int]] = []
-    ordered = sorted((tensor.stride[dim], tensor.shape[dim]) for dim in dims if tensor.shape[dim] != 1)
-    for stride, size in ordered:
+    for stride, size in [(tensor.stride[dim], tensor.shape[dim]) for dim in dims if tensor.shape[dim] != 1]:
         if runs and runs[-1][0] * runs[-1][1] == stride:
             runs[-1] = (runs[-1][0] * size, runs[-1][1])
         else:
@@ -127,14 +145,13 @@ def _output_vector(tensor: TensorRef, inner: Sequence[tuple[int, int]], outer: S
 def _sum(op: Op, gpu: Gpu) -> tuple[int, ...]:
     tensor = tensor_argument(op, 0)
     if tensor.dtype in INTEGERS and tensor.dtype != "int64":
-        return (tensor.numel * item_bytes("int64"),)  # converted first
-    dims = argument(op, 1, "dim", None)
-    return staging(tensor, integers(dims) if dims is not None else (), gpu)
+        wide = replace(tensor, dtype="int64")  # converted first
+        return (nbytes(wide), *staging(wide, given_dims(op), gpu))
+    return staging(tensor, given_dims(op), gpu)
 
 
 def _vector_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    dims = argument(op, 2, "dim", None)
-    return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu)
+    return staging(tensor_argument(op, 0), given_dims(op, 2), gpu)
 
 
 def _whole(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -156,8 +173,7 @@ WELFORD_BYTES = 16
 
 
 def _variance(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    dims = argument(op, 1, "dim", None)
-    return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu, WELFORD_BYTES)
+    return staging(tensor_argument(op, 0), given_dims(op), gpu, WELFORD_BYTES)
 
 
 def summed(like: TensorRef, shape: tuple[int, ...], dim: int, gpu: Gpu) -> tuple[int, ...]:

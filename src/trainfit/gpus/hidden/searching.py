@@ -23,6 +23,7 @@ from trainfit.gpus.hidden.tensors import (
     copy_unless_contiguous,
     flat,
     freed,
+    given_dims,
     integers,
     item_bytes,
     nbytes,
@@ -56,16 +57,11 @@ def _reduced(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element: int, res
     return (*meeting, *staging(piece, dims, gpu, element))
 
 
-def _given_dims(op: Op) -> tuple[int, ...]:
-    dims = argument(op, 1, "dim", None)
-    return integers(dims) if dims is not None else ()
-
-
 def _extremes(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """Values only, in the input's own type (ReduceMaxValuesKernel.cu; `amax_out` in ReduceOps.cpp)."""
     x = tensor_argument(op, 0)
     item = item_bytes(x.dtype)
-    return _reduced(x, _given_dims(op), gpu, item, item)
+    return _reduced(x, given_dims(op), gpu, item, item)
 
 
 def _extreme(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -78,12 +74,12 @@ def _extreme(op: Op, gpu: Gpu) -> tuple[int, ...]:
 def _extreme_of_rows(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """Values with their places (`max_launch_kernel` in ReduceMaxValuesKernel.cu)."""
     x = tensor_argument(op, 0)
-    return _reduced(x, _given_dims(op), gpu, _PAIR_BYTES, item_bytes(x.dtype)) if x.shape else ()
+    return _reduced(x, given_dims(op), gpu, _PAIR_BYTES, item_bytes(x.dtype)) if x.shape else ()
 
 
 def _place(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """ReduceArgMaxKernel.cu; of all dimensions, `self.reshape({-1})` first (`argmax_argmin_impl` in ReduceOps.cpp)."""
-    x, dims = tensor_argument(op, 0), _given_dims(op)
+    x, dims = tensor_argument(op, 0), given_dims(op)
     if dims:
         return _reduced(x, dims, gpu, _PAIR_BYTES, item_bytes("int64")) if x.shape else ()
     return (*copy_unless_contiguous(x), *_reduced(flat(x), (), gpu, _PAIR_BYTES, item_bytes("int64")))
@@ -93,7 +89,7 @@ def _both_extremes(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """A pair of values (MinMaxOps in ReduceAMinMaxKernel.cu); of all dimensions, of `self.contiguous()`."""
     x = tensor_argument(op, 0)
     item = item_bytes(x.dtype)
-    if dims := _given_dims(op):
+    if dims := given_dims(op):
         return _reduced(x, dims, gpu, 2 * item, item)
     return (*copy_unless_contiguous(x), *_reduced(flat(x), (), gpu, 2 * item, item))
 
@@ -104,7 +100,7 @@ def _truth(op: Op, gpu: Gpu) -> tuple[int, ...]:
     x = tensor_argument(op, 0)
     if x.numel == 1:
         return (1,) if x.dtype != "bool" else ()
-    return _reduced(x, _given_dims(op), gpu, item_bytes(x.dtype), item_bytes(x.dtype))
+    return _reduced(x, given_dims(op), gpu, item_bytes(x.dtype), item_bytes(x.dtype))
 
 
 def _equal(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -120,7 +116,7 @@ def _product(op: Op, gpu: Gpu) -> tuple[int, ...]:
     ReduceOpsUtils.h); halves are multiplied in float32 (ReduceSumProdKernel.cu)."""
     x = tensor_argument(op, 0)
     wanted = _wanted(op, x)
-    dims = _given_dims(op) if op.name != "aten.prod.default" else ()
+    dims = given_dims(op) if op.name != "aten.prod.default" else ()
     element = accumulator_bytes(x.dtype)
     if wanted == x.dtype or (x.dtype in HALVES and wanted == "float32"):
         return _reduced(x, dims, gpu, element, element)

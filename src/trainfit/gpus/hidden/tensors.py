@@ -120,6 +120,12 @@ def integers(value: object) -> tuple[int, ...]:
     return tuple(item for item in value if isinstance(item, int))
 
 
+def given_dims(op: Op, place: int = 1) -> tuple[int, ...]:
+    """The dimensions that a reduction is over; none stand for all."""
+    dims = argument(op, place, "dim", None)
+    return integers(dims) if dims is not None else ()
+
+
 def freed(steps: Sequence[int]) -> tuple[int, ...]:
     """The steps that free these buffers again, the last first."""
     return tuple(-size for size in reversed(steps))
