@@ -8,7 +8,7 @@ import pytest
 
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import RULES
-from trainfit.gpus.hidden.searching import scan_bytes
+from trainfit.gpus.hidden.cub import scan_bytes
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, Phase, TensorRef
 
 H200 = find_gpu("h200")

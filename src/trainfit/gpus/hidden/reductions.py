@@ -24,6 +24,7 @@ from trainfit.gpus.hidden.tensors import (
     integers,
     item_bytes,
     last_pow2,
+    max_threads_per_sm,
     nbytes,
     product,
     tensor_argument,
@@ -94,15 +95,6 @@ def _buffers(
         return ()
     spread = 1 if over_fastest else block_width * output_vector
     return (element_bytes * num_outputs * blocks * spread, 4 * grid)
-
-
-def max_threads_per_sm(gpu: Gpu) -> int:
-    """Resident threads of a multiprocessor, by compute capability (CUDA programming guide)."""
-    if gpu.compute_capability == (7, 5):
-        return 1024
-    if gpu.compute_capability[0] == 12 or gpu.compute_capability in ((8, 6), (8, 9)):
-        return 1536
-    return 2048
 
 
 def _by_stride(tensor: TensorRef, dims: Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.cub import scan_bytes
 from trainfit.gpus.hidden.reductions import staging
 from trainfit.gpus.hidden.tensors import (
     HALVES,
@@ -28,12 +29,10 @@ from trainfit.gpus.hidden.tensors import (
     item_bytes,
     nbytes,
     product,
-    round_up,
     tensor_argument,
 )
 from trainfit.records import Op, TensorRef
 
-_ALIGNMENT = 256
 _LARGEST_OFFSET = 2**31 - 1
 _PAIR_BYTES = 16
 """A value beside the int64 where it stands: MaxOps, ArgMaxOps in SharedReduceOps.h."""
@@ -129,25 +128,6 @@ def _wanted(op: Op, x: TensorRef) -> str:
     """The result's type: stated as `dtype`, or int64 for whole numbers."""
     dtype = dict(op.kwargs).get("dtype") or ("int64" if x.dtype in INTEGERS else x.dtype)
     return str(dtype).removeprefix("torch.")
-
-
-_STATUS_BYTES, _PADDING, _SCAN_THREADS, _SCAN_ITEMS = 4, 32, 128, 15
-
-
-def scan_bytes(num_items: int, dtype: str) -> int:
-    """Storage of cub's scan of one row with an operator of torch's own: the states of its tiles and 32 more.
-
-    single_pass_scan_operators.cuh (tile_state_allocation_size), tuning_scan.cuh (DefaultPolicy, MemBoundScaling). The
-    states of torch's halves, no built-in type to cub, are three arrays, others one. All is aligned inside and outside.
-    """
-    item = item_bytes(dtype)
-    tile = _SCAN_THREADS * min(_SCAN_ITEMS * 4 // item, _SCAN_ITEMS * 2)
-    states = _PADDING + ceil_div(num_items, tile)
-    if dtype in HALVES:
-        inner = round_up(_STATUS_BYTES * states, _ALIGNMENT) + 2 * round_up(item * states, _ALIGNMENT)
-    else:
-        inner = round_up((2 * item if item > 2 else _STATUS_BYTES) * states, _ALIGNMENT)
-    return round_up(inner + _ALIGNMENT - 1, _ALIGNMENT) + _ALIGNMENT - 1
 
 
 def _scan(op: Op, gpu: Gpu) -> tuple[int, ...]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.cub import pair_sort_bytes, small_key_sort_bytes
 from trainfit.gpus.hidden.tensors import (
     Rule,
     argument,
-    ceil_div,
     copy_unless_contiguous,
     flat,
     freed,
@@ -28,46 +28,19 @@ from trainfit.records import OUTPUT, Op, TensorRef
 
 _ALIGNMENT = 256
 _SMALL_SORT, _LONG_SORT, _MANY_ROWS = 4096, 1_000_000, 128
-_RADIX_BITS, _DIGITS = 8, 256
-_TILES = {1: 384 * 9, 2: 512 * 11, 4: 384 * 14, 8: 384 * 12}
-"""By the bytes of a key, beside values and offsets of 8 bytes: tuning_radix_sort.cuh, sm90, RegBoundScaling."""
-_KEYS_TILE, _SINGLE_TILE, _PORTION = 384 * 15, 256 * 9, 2**28 - 1
-
-
-def radix_sort_bytes(num_items: int, num_bits: int) -> int:
-    """Of pairs of indices, as torch calls it for these: 8 bytes each."""
-    if num_items <= _SINGLE_TILE and num_bits < 64:
-        return 1
-    return _radix_bytes(num_items, 8, 8, num_bits, _TILES[8])
-
-
-def _radix_bytes(num_items: int, key_bytes: int, value_bytes: int, num_bits: int, tile: int) -> int:
-    """cub's DispatchRadixSort::InvokeOnesweep: counters, looks back, and second buffers if there are several passes."""
-    passes = ceil_div(num_bits, _RADIX_BITS)
-    portion = _PORTION // tile * tile
-    portions = ceil_div(num_items, portion)
-    sizes = [
-        portions * passes * _DIGITS * 8,
-        ceil_div(min(num_items, portion), tile) * _DIGITS * 4,
-        num_items * key_bytes if passes > 1 else 0,
-        num_items * value_bytes if passes > 1 else 0,
-        portions * passes * 4,
-    ]
-    return sum(round_up(size, _ALIGNMENT) for size in sizes) + _ALIGNMENT - 1
 
 
 def _sorted_rows(num_rows: int, size: int, item: int) -> tuple[int, ...]:
     """SortStable.cu: rows one by one, or all together by value and then by row, or by cub's segmented sort."""
     numel = num_rows * size
     if num_rows == 1 or size >= _LONG_SORT:
-        return (8 * size, _radix_bytes(size, item, 8, 8 * item, _TILES[item]))
+        return (8 * size, pair_sort_bytes(size, item, 8 * item))
     if num_rows >= _MANY_ROWS:
         second = round_up(item * numel, _ALIGNMENT) + round_up(8 * numel, _ALIGNMENT) + _ALIGNMENT - 1
         return (8 * numel, second)
     row_bits = max(1, (num_rows - 1).bit_length())
-    by_value = (item * numel, _radix_bytes(numel, item, 8, 8 * item, _TILES[item]))
-    by_row = _radix_bytes(numel, 8, 0, row_bits, _KEYS_TILE) if numel > _SINGLE_TILE else 1
-    return (8 * numel, 8 * numel, *by_value, *freed(by_value), by_row)
+    by_value = (item * numel, pair_sort_bytes(numel, item, 8 * item))
+    return (8 * numel, 8 * numel, *by_value, *freed(by_value), small_key_sort_bytes(numel, row_bits))
 
 
 def _sort_steps(x: TensorRef, dim: int, outputs: Sequence[TensorRef]) -> tuple[int, ...]:

@@ -146,3 +146,12 @@ def last_pow2(value: int) -> int:
 
 def product(sizes: Sequence[int]) -> int:
     return prod(sizes)
+
+
+def max_threads_per_sm(gpu: Gpu) -> int:
+    """Resident threads of a multiprocessor, by compute capability (CUDA programming guide)."""
+    if gpu.compute_capability == (7, 5):
+        return 1024
+    if gpu.compute_capability[0] == 12 or gpu.compute_capability in ((8, 6), (8, 9)):
+        return 1536
+    return 2048
