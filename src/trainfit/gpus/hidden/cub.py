@@ -1,7 +1,7 @@
 """Storage of cub's kernels: scans, sorts, selections, sums of flags, and thrust's sorts, which are made of them.
 
-In: how many items there are and of what type. Out: bytes, as cub asks torch's allocator for them. Sources: cub 3.0, which
-CUDA 13.0 brings, where it makes room for what its tiles tell each other (single_pass_scan_operators.cuh,
+In: how many items there are and of what type. Out: bytes, as cub asks torch's allocator for them. Sources: cub 3.0,
+which CUDA 13.0 brings, where it makes room for what its tiles tell each other (single_pass_scan_operators.cuh,
 util_temporary_storage.cuh, dispatch/*.cuh) and how many items a tile has (dispatch/tuning/*.cuh, compute capability
 9.0). Confirmed by an H200 with torch 2.11 (benchmarks/results/hidden_calls_h200.jsonl.gz: sorts, nonzero, topk,
 embeddings, unique and more).
@@ -53,8 +53,8 @@ def _scanned(num_items: int, tile: int, state_bytes: int) -> int:
 
 
 def scan_bytes(num_items: int, dtype: str) -> int:
-    """Of a scan of one row with an operator of torch's own (tuning_scan.cuh: DefaultPolicy, MemBoundScaling). The states
-    of torch's halves, no built-in type to cub, are three arrays, others one."""
+    """Of a scan of one row with an operator of torch's own (tuning_scan.cuh: DefaultPolicy, MemBoundScaling). The
+    states of torch's halves, no built-in type to cub, are three arrays, others one."""
     item = item_bytes(dtype)
     tile = _SCAN_THREADS * min(_SCAN_ITEMS * 4 // item, _SCAN_ITEMS * 2)
     if dtype not in HALVES:

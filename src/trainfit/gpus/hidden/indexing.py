@@ -152,7 +152,8 @@ def _largest_index(op: Op, table: TensorRef) -> int:
 
 def _indexed_places(op: Op) -> list[int]:
     """Dimensions of the table for which there are indices."""
-    indices, places, place = op.args[1], [], 0
+    indices, place = op.args[1], 0
+    places: list[int] = []
     for index in indices if isinstance(indices, tuple | list) else ():
         num_dims = len(index.shape) if isinstance(index, TensorRef) and index.dtype in _MASKS else 1
         places += range(place, place + num_dims) if isinstance(index, TensorRef) else ()

@@ -137,9 +137,14 @@ def _output_vector(tensor: TensorRef, inner: Sequence[tuple[int, int]], outer: S
 def _sum(op: Op, gpu: Gpu) -> tuple[int, ...]:
     tensor = tensor_argument(op, 0)
     if tensor.dtype in INTEGERS and tensor.dtype != "int64":
-        wide = replace(tensor, dtype="int64")  # converted first
-        return (nbytes(wide), *staging(wide, given_dims(op), gpu))
+        return converted_sum(tensor, gpu, given_dims(op))
     return staging(tensor, given_dims(op), gpu)
+
+
+def converted_sum(tensor: TensorRef, gpu: Gpu, dims: Sequence[int] = ()) -> tuple[int, ...]:
+    """Of flags and small whole numbers, which become int64 first."""
+    wide = replace(tensor, dtype="int64")
+    return (nbytes(wide), *staging(wide, dims, gpu))
 
 
 def _vector_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:

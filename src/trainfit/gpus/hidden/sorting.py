@@ -1,16 +1,24 @@
-"""Sorted orders, medians and modes, and the storage of cub's radix sort, which indexing and embeddings use as well.
+"""Sorted orders, medians, modes, and what is unique.
 
 In: the op and its GPU. Out: the bytes of what its CUDA kernel takes besides its results. Sources: ATen's Sort.cpp,
-SortStable.cu, Sorting.cpp and TensorModeKernel.cpp (main), cub's DispatchRadixSort with the tiles of compute capability
-9.0. Probed: sorts of indices, one row of int64 (tests/data/hidden_rows.json); the rest was read only.
+SortStable.cu, Sorting.cpp, TensorModeKernel.cpp and UniqueCub.cu; confirmed by an H200
+(benchmarks/results/hidden_calls_h200.jsonl.gz).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.cub import pair_sort_bytes, small_key_sort_bytes
+from trainfit.gpus.hidden.cub import (
+    key_sort_bytes,
+    pair_sort_bytes,
+    small_key_sort_bytes,
+    thrust_sort_bytes,
+    unique_bytes,
+)
+from trainfit.gpus.hidden.reductions import converted_sum
 from trainfit.gpus.hidden.tensors import (
     Rule,
     argument,
@@ -69,10 +77,21 @@ def _sort(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 def _median(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """`self.flatten().sort()`, whose indices go at once; is the last one NaN? (`median_impl` in Sorting.cpp)"""
+    return (*_sorted_values(tensor_argument(op, 0)), 1, OUTPUT)
+
+
+def _nanmedian(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """The same, but which are NaN, how many, and where that puts the median, for which numbers follow one another."""
     x = tensor_argument(op, 0)
+    counted = (8, *converted_sum(flat(replace(x, dtype="bool")), gpu))
+    place = (x.numel, *counted, *freed(counted[1:]), 8, 4, 8)
+    return (*_sorted_values(x), *place, *freed(place[-2:]), *freed((x.numel, 8)), OUTPUT)
+
+
+def _sorted_values(x: TensorRef) -> tuple[int, ...]:
     copy, indices = copy_unless_contiguous(x), 8 * x.numel
     steps = _sort_steps(flat(x), 0, ())
-    return (*copy, nbytes(x), indices, *steps, *freed(steps), -indices, *freed(copy), 1, OUTPUT)
+    return (*copy, nbytes(x), indices, *steps, *freed(steps), -indices, *freed(copy))
 
 
 def _median_of_rows(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -85,25 +104,41 @@ _LONGEST_FUSED_MODE = 2048
 
 
 def _mode(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """`transpose(dim, -1).contiguous()`, of rows beyond 2048 in any case a copy (TensorModeKernel.cpp); what sorting
-    those takes is not counted."""
+    """`transpose(dim, -1).contiguous()`, of rows beyond 2048 in any case a copy, which thrust sorts one by one, each
+    with an arange (TensorModeKernel.cpp, TensorModeKernel.cu). It then counts each value: if most differ that takes
+    some more, which is not said."""
     x = tensor_argument(op, 0)
     if not x.shape:
         return ()
     dim, last = integers(argument(op, 1, "dim", -1))[0] % len(x.shape), len(x.shape) - 1
-    if x.shape[dim] == 1:
+    size = x.shape[dim]
+    if size == 1:
         return ()
+    if size > _LONGEST_FUSED_MODE:
+        return (nbytes(x), 8 * size, thrust_sort_bytes(size, x.dtype))
     order = list(range(len(x.shape)))
     order[dim], order[last] = last, dim
-    is_copied = x.shape[dim] > _LONGEST_FUSED_MODE or not has_strides(x, order)
-    return (nbytes(x),) if is_copied else ()
+    return () if has_strides(x, order) else (nbytes(x),)
+
+
+def _unique(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """The sorted values, as many of them as there are for the result, and how many are unlike the one before
+    (UniqueCub.cu). What counts and inverse places take beside them was not looked at."""
+    x = tensor_argument(op, 0)
+    if not x.numel or x.dtype == "bool":
+        return ()
+    sorting = key_sort_bytes(x.numel, x.dtype, 8 * item_bytes(x.dtype))
+    values = (*copy_unless_contiguous(x), nbytes(x), sorting, -sorting)
+    return (*values, OUTPUT, 8, unique_bytes(x.numel, x.dtype), OUTPUT, OUTPUT)
 
 
 RULES: dict[str, Rule] = {
     "aten.sort.default": _sort,
     "aten.sort.stable": _sort,
     "aten.median.default": _median,
+    "aten.nanmedian.default": _nanmedian,
     **{f"aten.{name}.dim": _median_of_rows for name in ("median", "nanmedian")},
     "aten.kthvalue.default": _median_of_rows,
     "aten.mode.default": _mode,
+    "aten._unique2.default": _unique,
 }
