@@ -91,7 +91,7 @@ class _Convolution:
 
     def _is_untold(self, problem: cudnn.Problem) -> bool:
         """Is the engine one that cuDNN offers only where there is a GPU?"""
-        return cudnn.is_left_to_cublas(problem) or (self.is_depthwise and problem.item_bytes == 2)
+        return cudnn.is_left_to_cublas(problem) or cudnn.has_depthwise_engine(problem)
 
 
 def _as_image(shape: tuple[int, ...]) -> tuple[int, ...]:
