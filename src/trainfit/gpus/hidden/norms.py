@@ -125,27 +125,35 @@ def _batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     return (*sums, LAST_OUTPUT, LAST_OUTPUT, *reduction, *freed(reduction), OUTPUT)
 
 
-_PLAN_CHANNELS = 64
-"""cuDNN's channels-last plans go by as many channels at once; fewer are padded."""
+_PLAN_CHANNELS, _ODD_PLAN_CHANNELS = 64, 16
+"""cuDNN's channels-last plans go by so many channels at once, which fewer are padded to; of an odd number of channels
+no two lie where they could be read as one."""
 
 
 def _cudnn_batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """cuDNN's channels-last plan: two sums per channel and block of rows, a flag per 64 channels, counters (probe).
-    Evaluation is another, which takes nothing."""
+    """cuDNN's channels-last plan: two sums per channel and block of rows, a flag per group of channels, counters
+    (probe). Evaluation is another, which takes nothing."""
     x = tensor_argument(op, 0)
     if op.args[5] is not True or not is_channels_last(x) or is_contiguous(x):
         return ()
-    groups = ceil_div(x.shape[1], _PLAN_CHANNELS)
+    groups, padded = _plan_groups(x)
     blocks = ceil_div(x.numel // x.shape[1], 160 if x.dtype in HALVES else 64)
-    return (8 * groups * _PLAN_CHANNELS * blocks + 4 * blocks * groups + 1072 + 4 * groups,)
+    return (8 * padded * blocks + 4 * blocks * groups + 1072 + 4 * groups,)
 
 
 def _cudnn_batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     x = tensor_argument(op, 0)
     if not is_channels_last(x) or is_contiguous(x):
         return ()
-    groups = ceil_div(x.shape[1], _PLAN_CHANNELS)
-    return (8 * groups * _PLAN_CHANNELS * ceil_div(x.numel // x.shape[1], 96) + 1056 + 4 * groups,)
+    groups, padded = _plan_groups(x)
+    return (8 * padded * ceil_div(x.numel // x.shape[1], 96) + 1056 + 4 * groups,)
+
+
+def _plan_groups(x: TensorRef) -> tuple[int, int]:
+    """Groups of channels, and the channels with those that pad the last."""
+    channels = _ODD_PLAN_CHANNELS if x.shape[1] % 2 else _PLAN_CHANNELS
+    groups = ceil_div(x.shape[1], channels)
+    return groups, groups * channels
 
 
 def _is_channels_innermost(x: TensorRef) -> bool:
