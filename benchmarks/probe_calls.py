@@ -7,7 +7,7 @@
 The calls are `calibrate`'s, so many of each op as lie evenly among all of it, and those of hidden_calls.py, which has
 ops and layouts that nets seldom call. Each is run twice, the second time under `OpRecorder`, alone; values are random,
 and places lie inside of what they are places of. Rows have the call in `calibrate`'s terms, its results, and events as
-recorder.py describes them. Compared is how far memory rose above the results, in the allocator's units.
+recorder.py describes them. Compared is how far memory rose above the results (hidden_peaks.py).
 """
 
 from __future__ import annotations
@@ -29,21 +29,20 @@ import torch
 
 import forks
 from hidden_calls import hidden_calls
+from hidden_peaks import compared, rows_of
 from recorder import OpRecorder, by_op, events_of, history, start_history
 from trainfit.calibrate.arguments import Pool, arguments
 from trainfit.calibrate.calls import Call, all_calls
 from trainfit.calibrate.measure import described_outputs
-from trainfit.cost.described import read_op
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import RULES, hidden_memory
-from trainfit.records import LAST_OUTPUT, OUTPUT, Phase
 
 CALLS_OF_AN_OP, CALLS_OF_A_LIBRARY = 60, 800
 LIBRARY_OPS = ("aten.convolution.default", "aten.convolution_backward.default")
 """Whose workspaces are a library's choice."""
 LEFT_OUT = ("aten._cudnn_rnn.default", "aten._cudnn_rnn_backward.default")
 """probe_recurrent.py asks the library itself; many of them in one process may hang."""
-POOL_BYTES, UNIT_BYTES = 2**29, 512
+POOL_BYTES = 2**29
 CALLS_OF_A_PROCESS, PROCESSES, LIMIT_S = 1500, 12, 200
 
 
@@ -97,66 +96,24 @@ def probe(calls: Sequence[Call]) -> dict[str, Any]:
     return {"rows": rows}
 
 
-def rounded(nbytes: int) -> int:
-    return -(-nbytes // UNIT_BYTES) * UNIT_BYTES
-
-
-def measured_bytes(events: Sequence[tuple[str, int]]) -> int:
-    """How far memory rose above the results."""
-    sizes: list[int] = []
-    live = peak = outputs = 0
-    for kind, number in events:
-        if kind == "free":
-            live -= rounded(sizes[number])
-        elif kind != "free outer":
-            sizes.append(number)
-            live += rounded(number)
-            outputs += rounded(number) if kind == "out" else 0
-        peak = max(peak, live)
-    return peak - outputs
-
-
-def predicted_bytes(steps: Sequence[int], events: Sequence[tuple[str, int]]) -> int:
-    """The same, by the rules' steps and the results' real sizes."""
-    outputs = [size for kind, size in events if kind == "out"]
-    if LAST_OUTPUT in steps:
-        outputs.sort(reverse=True)  # these ops return their largest output first, but make it last
-    num_first = max(0, len(outputs) - steps.count(OUTPUT) - steps.count(LAST_OUTPUT))
-    pending = outputs[num_first:]
-    live = peak = sum(map(rounded, outputs[:num_first]))
-    for step in steps:
-        if step in (OUTPUT, LAST_OUTPUT):
-            live += rounded(pending.pop(0 if step == OUTPUT else -1)) if pending else 0
-        else:
-            live += rounded(step) if step > 0 else -rounded(-step)
-        peak = max(peak, live)
-    return peak - sum(map(rounded, outputs))
-
-
 def compare(path: Path, wanted: str | None) -> None:
-    hidden = hidden_memory(find_gpu("h200"), torch.__version__)
-    tables: dict[str, list[tuple[int, int, dict[str, Any]]]] = defaultdict(list)
-    failed: dict[str, list[str]] = defaultdict(list)
-    for row in map(json.loads, gzip.decompress(path.read_bytes()).decode().splitlines()):
-        if "error" in row:
-            failed[row["op"]].append(row["error"])
-            continue
-        op = read_op(row["op"], row["args"], row["kwargs"], row["outputs"], Phase.FORWARD)
-        events = row.get("events", [])
-        tables[row["op"]].append((predicted_bytes(hidden.temporaries(op), events), measured_bytes(events), row))
-    for name, found in sorted(tables.items()):
+    tables = compared(path, hidden_memory(find_gpu("h200"), torch.__version__))
+    for name, calls in sorted(tables.items()):
         if wanted and not name.startswith(wanted):
             continue
-        wrong = [entry for entry in found if entry[0] != entry[1]]
+        wrong = [call for call in calls if not call.is_equal]
         mark = "" if name in RULES else "  (no rule)"
         if wrong or wanted:
-            print(f"{name}: {len(found) - len(wrong)} of {len(found)} equal{mark}")
-        for predicted, measured, row in wrong if wanted else wrong[:1]:
-            print(
-                f"    {predicted} said, {measured} taken: {row['args']} {row['kwargs']} {row.get('events', [])}"[:900]
-            )
-    right = sum(said == taken for found in tables.values() for said, taken, _ in found)
+            print(f"{name}: {len(calls) - len(wrong)} of {len(calls)} equal{mark}")
+        for call in wrong if wanted else wrong[:1]:
+            text = f"{call.row['args']} {call.row['kwargs']} {call.row.get('events', [])}"
+            print(f"    {call.said_bytes} said, {call.taken_bytes} taken: {text}"[:900])
+    right = sum(call.is_equal for calls in tables.values() for call in calls)
     print(f"{right} of {sum(map(len, tables.values()))} calls of {len(tables)} ops equal")
+    failed = defaultdict(list)
+    for row in rows_of(path):
+        if "error" in row:
+            failed[row["op"]].append(row["error"])
     for name, errors in failed.items():
         print(f"{name}: {len(errors)} failed: {errors[0]}")
 

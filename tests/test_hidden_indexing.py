@@ -8,7 +8,7 @@ import pytest
 
 from trainfit.gpus.catalogue import find_gpu
 from trainfit.gpus.hidden import RULES
-from trainfit.gpus.hidden.searching import scan_bytes
+from trainfit.gpus.hidden.cub import scan_bytes
 from trainfit.records import LAST_OUTPUT, OUTPUT, Op, Phase, TensorRef
 
 H200 = find_gpu("h200")
@@ -146,11 +146,34 @@ def test_medians() -> None:
     assert steps("kthvalue.default", turned, 3) == (400, OUTPUT, OUTPUT)
 
 
+def test_medians_of_what_is_a_number() -> None:
+    x = t("float32", 10, 10)
+    # Sorted as for a median; which are NaN, how many, as int64; then the place.
+    place = (100, 8, 800, -800, 8, 4, 8, -8, -4, -8, -100)
+    assert steps("nanmedian.default", x) == (400, 800, 800, -800, -800, *place, OUTPUT)
+
+
+def test_unique_values() -> None:
+    # 4 passes of 2048; 2 tiles of 6912; keys once more; counters. Then 2 tiles of 6528 and 32: 272 -> 512; 1023.
+    sorting = 8192 + 2048 + 32_000 + 256 + 255
+    expected = (32_000, sorting, -sorting, OUTPUT, 8, 1023, OUTPUT, OUTPUT)
+    assert steps("_unique2.default", t("float32", 8000)) == expected
+    assert steps("_unique2.default", t("bool", 8000)) == ()
+
+
+def test_counts_ask_for_both_ends() -> None:
+    assert steps("bincount.default", t("int64", 1000)) == (8, -8, OUTPUT)
+    assert steps("bincount.default", t("int64", 2**24)) == (8, 8 * 528, 4, -4, -8 * 528, -8, OUTPUT)
+
+
 def test_mode() -> None:
     assert steps("mode.default", t("float32", 10, 20)) == ()
     assert steps("mode.default", t("float32", 10, 20), 0) == (800,)
     assert steps("mode.default", t("float32", 20, 1), 1) == ()
-    assert steps("mode.default", t("float32", 10, 4096)) == (163_840,)
+    # One row at a time: an arange; 4096 keys and indices, digits of 4 passes, those of one tile, 256, 255.
+    assert steps("mode.default", t("float32", 10, 4096)) == (163_840, 32_768, 16_384 + 32_768 + 8192 + 1024 + 511)
+    # Halves are merged: parts of one tile, keys, indices.
+    assert steps("mode.default", t("bfloat16", 10, 4096)) == (81_920, 32_768, 256 + 8192 + 32_768 + 255)
 
 
 def test_searched_values_and_bounds_of_one_type() -> None:
@@ -164,18 +187,28 @@ def test_searched_values_and_bounds_of_one_type() -> None:
     assert steps("searchsorted.Tensor", t("float32", 10, 10), turned, sorter=sorter) == (800, 800, 400, -800)
 
 
+# Of fewer than 4097 flags the sum takes a byte; one tile of 4224 and 32, of 8 bytes, are 264: 512 + 255 -> 768 + 255.
+COUNTED = (1, -1)
+CHOSEN = (1023, -1023)
+
+
 def test_masks_become_indices() -> None:
     x, mask = t("float32", 8, 16, 32), t("bool", 8, 16)
-    assert steps("nonzero.default", mask) == (4, OUTPUT)
-    assert steps("nonzero.default", t("bool", 8, 16, stride=(1, 8))) == (128, 4, OUTPUT)
+    assert steps("nonzero.default", mask) == (4, *COUNTED, OUTPUT, 1023)
+    assert steps("nonzero.default", t("bool", 8, 16, stride=(1, 8))) == (128, 4, *COUNTED, OUTPUT, 1023)
+    # 132 x 8 blocks at a time, five times: 21,120 -> 21,248 + 255. 71 tiles and 32: 824 -> 1024 + 255 -> 1280 + 255.
+    assert steps("nonzero.default", t("int64", 300_000)) == (4, 21_503, -21_503, OUTPUT, 1535)
     chosen = (t("float32", 50),)
-    assert steps("masked_select.default", x, t("bool", 8, 16, 32), outputs=chosen) == (4, 1200, -4, OUTPUT)
-    wide = (4096, 4, 1200, -4, -4096, OUTPUT)
+    passed = (*COUNTED, 1200, *CHOSEN, -4)
+    assert steps("masked_select.default", x, t("bool", 8, 16, 32), outputs=chosen) == (4, *passed, OUTPUT)
+    wide = (4096, 4, *passed, -4096, OUTPUT)
     assert steps("masked_select.default", x, t("bool", 8, 16, 1), outputs=chosen) == wide
     assert steps("masked_scatter_backward.default", x, t("bool", 8, 16, 1), (50,), outputs=chosen) == wide
-    assert steps("index.Tensor", x, (mask,), outputs=(t("float32", 20, 32),)) == (4, 320, -4, OUTPUT)
-    assert steps("index.Tensor", x, (None, t("bool", 16)), outputs=(t("float32", 8, 5, 32),)) == (4, 40, -4, OUTPUT)
-    assert steps("index_put_.default", x, (mask,), t("float32", 20, 32)) == (4, 320, -4)
+    rows = (4, *COUNTED, 320, *CHOSEN, -4)
+    assert steps("index.Tensor", x, (mask,), outputs=(t("float32", 20, 32),)) == (*rows, OUTPUT)
+    columns = (4, *COUNTED, 40, *CHOSEN, -4, OUTPUT)
+    assert steps("index.Tensor", x, (None, t("bool", 16)), outputs=(t("float32", 8, 5, 32),)) == columns
+    assert steps("index_put_.default", x, (mask,), t("float32", 20, 32)) == rows
     assert steps("index_put_.default", x, (mask,), t("float32")) == ()
 
 
@@ -189,6 +222,25 @@ def test_plain_indices_stay_as_they_were() -> None:
         *(80, 80, -80),
         *(80, 80, 80, 1),
     )
+
+
+def test_indices_are_sorted_by_the_bits_of_the_largest() -> None:
+    x, items = t("float32", 4, 300, 8), t("int64", 5000)
+    three = (40_000, 40_000, -40_000, 40_000, 40_000, 40_000)
+    # 1199 slices of 8: 11 bits, two passes of 2048; 2 tiles of 4608; counters of 256; keys and values once more.
+    two_passes = 4096 + 2048 + 256 + 40_192 + 40_192 + 255
+    behind = (None, items)
+    assert steps("index_put_.default", x, behind, t("float32", 4, 5000, 8), True) == (*three, two_passes)
+    # 3 slices of 2400: one pass.
+    assert steps("index_put_.default", x, (items,), t("float32", 5000, 300, 8), True) == (*three, 2048 + 2048 + 511)
+    # 31 slices of 300: those that are not indexed come last.
+    around = (items, None, items)
+    assert steps("index_put_.default", x, around, t("float32", 5000, 300), True) == (*three, 2048 + 2048 + 511)
+
+
+def test_places_of_unfolded_elements() -> None:
+    assert steps("unfold_backward.default", t("float32", 8, 86, 512), (8, 11_392), 1, 512, 128) == (91_136,)
+    assert steps("unfold_backward.default", t("float32", 8, 4, 2), (8, 20), 1, 2, 4) == (8 * 14,)
 
 
 def test_masked_scatter() -> None:
@@ -262,7 +314,7 @@ def test_what_is_added_up_under_a_mask_is_sorted_by_what_it_chooses() -> None:
     """The gradient of x[mask]: 20 of 40 rows of 32."""
     x, mask, values = t("float32", 8, 5, 32), t("bool", 8, 5), t("float32", 20, 32)
     # The mask is counted: int64 for 20 rows and 2 dimensions; 20 linear indices, sorted and ordered, in one tile.
-    expected = (4, 320, -4, 160, 160, -160, 160, 160, 160, 1)
+    expected = (4, *COUNTED, 320, *CHOSEN, -4, 160, 160, -160, 160, 160, 160, 1)
     assert steps("_index_put_impl_.default", x, (mask,), values, True) == (OUTPUT, *expected)
     assert steps("index_put_.default", x, (mask,), values, True) == expected
     assert steps("index_put_.default", x, (mask,), None, True) == ()

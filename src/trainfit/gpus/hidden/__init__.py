@@ -2,8 +2,8 @@
 
 In: a GPU and a torch version. Out: per op, the bytes of each hidden buffer in the order of the kernel's allocations.
 One file per family; every rule says where it comes from: the source file that allocates the buffer, and, where there is
-one, the probe on a GPU that confirmed it (benchmarks/probe_hidden.py; H200, torch 2.11). An op without a rule takes
-nothing.
+one, the probe on a GPU that confirmed it (benchmarks/probe_hidden.py, probe_calls.py; H200, torch 2.11). An op without
+a rule takes nothing; tests/test_hidden_calls.py names those whose buffers are not known.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from trainfit.gpus.hidden import (
     fourier,
     images,
     indexing,
+    linear_algebra,
     losses,
     neighbours,
     norms,
@@ -39,6 +40,7 @@ RULES: dict[str, Rule] = {
     **fourier.RULES,
     **images.RULES,
     **indexing.RULES,
+    **linear_algebra.RULES,
     **losses.RULES,
     **neighbours.RULES,
     **norms.RULES,

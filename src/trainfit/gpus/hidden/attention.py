@@ -81,15 +81,17 @@ def _flash_width(width: int) -> int:
 
 
 def _flash_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Row sums, the fp32 gradient of the queries, full heads of key and value gradients for GQA (flash_api.cpp)."""
-    query, key = tensor_argument(op, 1), tensor_argument(op, 2)
+    """Row sums, the fp32 gradient of the queries, full heads of key and value gradients for GQA (flash_api.cpp); first
+    copies of the gradient and of the result unless they lie as the kernel has them (attention_backward.cu)."""
+    gradient, query, key, out = (tensor_argument(op, index) for index in (0, 1, 2, 4))
     batch, heads, length, width = query.shape
     rows = batch * heads * round_up(length, 128)
+    copies = tuple(nbytes(tensor) for tensor in (gradient, out) if not _is_transposed(tensor))
     steps: tuple[int, ...] = (4 * rows, 4 * rows * _flash_width(width))
     if key.shape[1] != heads:
         expanded = batch * key.shape[2] * heads * round_up(width, 8) * 2
         steps += (expanded, expanded)
-    return steps
+    return (*copies, OUTPUT, OUTPUT, OUTPUT, *steps) if copies else steps
 
 
 def _efficient_forward(op: Op, gpu: Gpu) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ Probe: the embedding sweep and every embedding of the models.
 from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
-from trainfit.gpus.hidden.sorting import radix_sort_bytes
+from trainfit.gpus.hidden.cub import index_sort_bytes, scan_bytes, unique_by_key_bytes
 from trainfit.gpus.hidden.tensors import (
     HALVES,
     Rule,
@@ -25,7 +25,6 @@ _ROWS_PER_PART = 10
 _BLOCKS_PER_SM = 4
 _MANY_PARTS = 4
 _MAX_MODE = 2
-_UNIQUE_BYTES = 1279  # cub's storage for finding runs of equal indices and for scans; 1 KiB more for very many tokens
 
 
 def _forward(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -56,18 +55,21 @@ def _bag_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     copies = copy_unless_contiguous(gradient)
     if argument(op, 8, "mode", 0) == _MAX_MODE:
         return (*copies, OUTPUT) if copies else ()
-    return (*copies, *_sorted_sums(indices.numel, num_rows, width, gradient.dtype, gpu))
+    return (*copies, *_sorted_sums(indices.numel, num_rows, width, gradient.dtype, gpu, of_bags=True))
 
 
-def _sorted_sums(num_tokens: int, num_rows: int, width: int, dtype: str, gpu: Gpu) -> tuple[int, ...]:
+def _sorted_sums(
+    num_tokens: int, num_rows: int, width: int, dtype: str, gpu: Gpu, of_bags: bool = False
+) -> tuple[int, ...]:
     tokens_bytes = 8 * num_tokens
-    sorting = (tokens_bytes, radix_sort_bytes(num_tokens, 64))
+    sorting = (tokens_bytes, index_sort_bytes(num_tokens, 64))
     segments = min(num_tokens, num_rows)
     parts = num_tokens // _ROWS_PER_PART + segments
-    unique = (tokens_bytes, _UNIQUE_BYTES)
-    offsets = (8 * segments, 8 * segments, _UNIQUE_BYTES, -_UNIQUE_BYTES)
+    unique = (tokens_bytes, unique_by_key_bytes(num_tokens))
+    scan = scan_bytes(segments, "int64")
+    offsets = (8 * segments, 8 * segments, scan, -scan)
     starts = (tokens_bytes, 8, *unique, *freed(unique), *offsets, 8, 8 * parts)
-    if _is_summed_in_place(parts, segments, gpu):
+    if not of_bags and _is_summed_in_place(parts, segments, gpu):
         sums: tuple[int, ...] = (8 * parts,)
         if dtype in HALVES:
             sums += (4 * num_rows * width,)

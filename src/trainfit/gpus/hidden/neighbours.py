@@ -1,13 +1,16 @@
 """Nearest neighbours: distances of all pairs of rows, and the largest values of every row.
 
 Source: `_euclidean_dist` in Distance.cpp; TensorTopK.cu, whose kernels for many blocks keep counts of digits. Measured:
-a net of neighbours on an H200 with torch 2.11, whose kernels and fills are those of the source, in its order. Other
-distances (Distance.cpp, DistanceKernel.cu) were only read.
+a net of neighbours on an H200 with torch 2.11, whose kernels and fills are those of the source, in its order, and
+single calls there (benchmarks/results/hidden_calls_h200.jsonl.gz).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.cub import scan_by_key_bytes
 from trainfit.gpus.hidden.reductions import summed
 from trainfit.gpus.hidden.tensors import (
     Rule,
@@ -19,8 +22,9 @@ from trainfit.gpus.hidden.tensors import (
     product,
     tensor_argument,
 )
-from trainfit.records import OUTPUT, Op
+from trainfit.records import OUTPUT, Op, TensorRef
 
+_MANY_ROWS = 25
 _BLOCK_THREADS, _DIGITS = 256, 256
 _BLOCKS_PER_PROCESSOR = 6
 """By the registers of the counting kernel: 40 per thread, of 65,536."""
@@ -30,8 +34,11 @@ _ROWS_FOR_BLOCKS = ((4000, 400), (799, 800), (199, 3000), (80, 5000), (40, 8000)
 
 
 def _distances(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    return _joined_distances(tensor_argument(op, 0), tensor_argument(op, 1))
+
+
+def _joined_distances(*sides: TensorRef) -> tuple[int, ...]:
     """Squares and their sums beside ones; then both sides joined with them, whose product is the result."""
-    sides = tensor_argument(op, 0), tensor_argument(op, 1)
     left, right = map(nbytes, sides)
     left_sums, right_sums = (nbytes(side) // side.shape[-1] for side in sides)
     sums = (left, left_sums, -left, left_sums, right, right_sums, -right, right_sums)
@@ -53,8 +60,9 @@ def _largest(op: Op, gpu: Gpu) -> tuple[int, ...]:
     items = max(_MIN_ITEMS, min(items, _MAX_ITEMS))
     blocks = rows * ceil_div(size, items * _BLOCK_THREADS)
     item = item_bytes(values.dtype)
-    found = (item * rows, 2 * 4 * rows, 2 * item * rows)
-    return (*outputs, *found, 2 * _DIGITS * blocks, 4 * _DIGITS * rows, 4 * blocks, 4 * blocks)
+    found = (item * rows, 2 * 4 * rows, 2 * max(item, 4) * rows)  # as bits, halves have those of an int32
+    counts = (2 * _DIGITS * blocks, 4 * _DIGITS * rows, 4 * blocks, 4 * blocks)
+    return (*outputs, *found, *counts, scan_by_key_bytes(blocks))
 
 
 def _cdist(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -69,11 +77,21 @@ def _cdist(op: Op, gpu: Gpu) -> tuple[int, ...]:
     for side in (left, right):
         numel = pairs * product(side.shape[-2:])
         copies += (numel * item_bytes(side.dtype),) if numel != side.numel else copy_unless_contiguous(side)
+    if not backward and _is_product(op, left, right):
+        copied = [replace(side, shape=(pairs, *side.shape[-2:])) for side in (left, right)]
+        return (*copies, *_joined_distances(*copied))
     if not backward:
         return (*copies, OUTPUT) if copies else ()
     copies += (*copy_unless_contiguous(tensor_argument(op, 4)), *copy_unless_contiguous(tensor_argument(op, 0)))
     shape = (pairs, right.shape[-2], *left.shape[-2:])
     return (*copies, OUTPUT, *(summed(left, shape, 1, gpu) if op.args[3] != 0 else ()))
+
+
+def _is_product(op: Op, left: TensorRef, right: TensorRef) -> bool:
+    """Euclidean distances by products of matrices: always, never, or of more rows than 25 (`cdist_impl`)."""
+    mode = argument(op, 3, "compute_mode", None) or 0
+    is_large = max(left.shape[-2], right.shape[-2]) > _MANY_ROWS
+    return op.args[2] == 2 and (mode == 1 or (mode == 0 and is_large))
 
 
 def _pdist_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:

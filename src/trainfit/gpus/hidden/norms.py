@@ -1,6 +1,7 @@
 """Normalisation: blocks of partial weight gradients, Welford staging, per-channel factors.
 
-Sources: layer_norm_kernel.cu, group_norm_kernel.cu, Normalization.cuh, Normalization.cu. Probe: the norms sweep.
+Sources: layer_norm_kernel.cu, group_norm_kernel.cu, Normalization.cuh, Normalization.cu. Probes: the norms sweep and
+benchmarks/results/hidden_calls_h200.jsonl.gz.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ def _weight_gradients(
         return ()
     blocks = min(ceil_div(rows, 32), 32768 // ceil_div(columns, 32))
     weight = next(arg for arg in reversed(op.args) if isinstance(arg, TensorRef))
-    partial = TensorRef(weight.storage, weight.dtype, (blocks, columns), (columns, 1), 0)
+    width = weight.shape[-1]  # of weights of several dimensions, too: their sums are of the last alone
+    partial = TensorRef(weight.storage, weight.dtype, (blocks, width), (width, 1), 0)
     size = item_bytes(weight.dtype)
-    steps = (size * columns,) * num_weights + (size * blocks * columns,) * num_weights
+    steps = (size * columns,) * num_weights + (size * blocks * width,) * num_weights
     reduction = staging(partial, (0,), gpu)
     for _ in range(num_weights):
         steps += (OUTPUT, *reduction, *freed(reduction), -size * columns)
@@ -85,19 +87,23 @@ def _group_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _group_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Sums per sample and channel, and the factors per sample and group made of them, fp32."""
+    """Sums per sample and channel, and the factors per sample and group made of them, fp32; with a weight, its product
+    with each sample's factor."""
     samples, channels, pixels, groups = integers(op.args[5:9])
     per_channel, per_group = 4 * samples * channels, 4 * samples * groups
     if pixels == 1:
         return (per_group, per_group)
-    return (per_channel, per_channel, per_group, per_group, per_channel)
+    weighted = (per_channel,) if isinstance(op.args[4], TensorRef) else ()
+    return (per_channel, per_channel, per_group, per_group, *weighted)
 
 
 def _batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Statistics, of what trains only (`batch_norm_mean_var` in Normalization.cu); what lies contiguous has them from
+    one kernel, also of one channel, which is as contiguous with channels last."""
     x = tensor_argument(op, 0)
-    if len(x.shape) == 3 and not is_contiguous(x):
-        return _any_statistics(x, gpu) if op.args[5] is True else ()
-    return _welford(x, 4)
+    if op.args[5] is not True or (is_contiguous(x) and not _is_table(x)):
+        return ()
+    return _any_statistics(x, gpu) if len(x.shape) == 3 else _welford(x, 4)
 
 
 def _any_statistics(x: TensorRef, gpu: Gpu) -> tuple[int, ...]:
@@ -108,35 +114,54 @@ def _any_statistics(x: TensorRef, gpu: Gpu) -> tuple[int, ...]:
 
 
 def _batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """Two sums per channel, the weights' gradients, and last the input's; the sums' staging is gone by then."""
-    x = tensor_argument(op, 1)
+    """Two sums per channel, the weights' gradients, and last the input's; the sums' staging is gone by then. Evaluation
+    that saved nothing has the inverse deviations of the running variances first."""
+    x, saved = tensor_argument(op, 1), op.args[6]
     if not _is_channels_innermost(x):
         return ()
-    sums = (4 * x.shape[1],) * 2
+    is_saved = isinstance(saved, TensorRef) and saved.numel > 0
+    sums = (4 * x.shape[1],) * (2 if is_saved else 3)
     reduction = _welford(x, 2)
     return (*sums, LAST_OUTPUT, LAST_OUTPUT, *reduction, *freed(reduction), OUTPUT)
 
 
+_PLAN_CHANNELS, _ODD_PLAN_CHANNELS = 64, 16
+"""cuDNN's channels-last plans go by so many channels at once, which fewer are padded to; of an odd number of channels
+no two lie where they could be read as one."""
+
+
 def _cudnn_batch_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    """cuDNN's channels-last plan: two sums per channel and block of rows, a flag per 64 channels, counters (probe)."""
+    """cuDNN's channels-last plan: two sums per channel and block of rows, a flag per group of channels, counters
+    (probe). Evaluation is another, which takes nothing."""
     x = tensor_argument(op, 0)
-    if not is_channels_last(x) or is_contiguous(x):
+    if op.args[5] is not True or not is_channels_last(x) or is_contiguous(x):
         return ()
-    channels = x.shape[1]
-    blocks = ceil_div(x.numel // channels, 160 if x.dtype in HALVES else 64)
-    return (8 * channels * blocks + 4 * blocks * ceil_div(channels, 64) + 1072 + channels // 16,)
+    groups, padded = _plan_groups(x)
+    blocks = ceil_div(x.numel // x.shape[1], 160 if x.dtype in HALVES else 64)
+    return (8 * padded * blocks + 4 * blocks * groups + 1072 + 4 * groups,)
 
 
 def _cudnn_batch_norm_backward(op: Op, gpu: Gpu) -> tuple[int, ...]:
     x = tensor_argument(op, 0)
     if not is_channels_last(x) or is_contiguous(x):
         return ()
-    channels = x.shape[1]
-    return (8 * channels * ceil_div(x.numel // channels, 96) + 1056 + channels // 16,)
+    groups, padded = _plan_groups(x)
+    return (8 * padded * ceil_div(x.numel // x.shape[1], 96) + 1056 + 4 * groups,)
+
+
+def _plan_groups(x: TensorRef) -> tuple[int, int]:
+    """Groups of channels, and the channels with those that pad the last."""
+    channels = _ODD_PLAN_CHANNELS if x.shape[1] % 2 else _PLAN_CHANNELS
+    groups = ceil_div(x.shape[1], channels)
+    return groups, groups * channels
 
 
 def _is_channels_innermost(x: TensorRef) -> bool:
-    return is_channels_last(x) or len(x.shape) == 2
+    return is_channels_last(x) or _is_table(x)
+
+
+def _is_table(x: TensorRef) -> bool:
+    return len(x.shape) == 2
 
 
 def _welford(x: TensorRef, numbers_per_channel: int) -> tuple[int, ...]:

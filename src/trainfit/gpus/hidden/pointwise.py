@@ -1,11 +1,13 @@
-"""Ops that copy or convert an operand first: softmax, dropout, rolls, products of groups, foreach norms.
+"""Ops that copy or convert an operand first: softmax, dropout, rolls, products of groups, foreach norms, drawn places.
 
-Each rule says which tensor expression of the kernel's host code makes the buffer. Probe: the rows of the models.
+Each rule says which tensor expression of the kernel's host code makes the buffer. Probes: the rows of the models,
+benchmarks/results/hidden_calls_h200.jsonl.gz.
 """
 
 from __future__ import annotations
 
 from trainfit.gpus.catalogue import Gpu
+from trainfit.gpus.hidden.cub import scan_bytes
 from trainfit.gpus.hidden.tensors import (
     Rule,
     argument,
@@ -88,6 +90,23 @@ def _rrelu(op: Op, gpu: Gpu) -> tuple[int, ...]:
     )
 
 
+def _real_of_complex(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """The same numbers as complex ones, of which the result is the real part (UnaryOps.cpp)."""
+    x = tensor_argument(op, 0)
+    return (nbytes(x),) if x.dtype.startswith("complex") else ()
+
+
+def _multinomial(op: Op, gpu: Gpu) -> tuple[int, ...]:
+    """Exponential numbers, and beside them what was asked before: whether probabilities are finite and none negative,
+    whether a row has none but zeros (Distributions.cpp). Several with replacement: probabilities, normed, summed up
+    (MultinomialKernel.cu)."""
+    x = tensor_argument(op, 0)
+    if argument(op, 1, "num_samples", 1) != 1 and argument(op, 2, "replacement", False):
+        is_one_row = len(x.shape) == 1
+        return (nbytes(x), nbytes(x), nbytes(x), *((scan_bytes(x.numel, x.dtype),) if is_one_row else ()))
+    return (1, 1, nbytes(x))
+
+
 RULES: dict[str, Rule] = {
     "aten.native_dropout.default": _dropout,
     "aten._log_softmax.default": _softmax,
@@ -96,6 +115,9 @@ RULES: dict[str, Rule] = {
     "aten._log_softmax_backward_data.default": _log_softmax_backward,
     "aten._safe_softmax.default": _safe_softmax,
     "aten.roll.default": _roll,
+    "aten.abs.default": _real_of_complex,
+    "aten.angle.default": _real_of_complex,
+    "aten.multinomial.default": _multinomial,
     "aten.rrelu_with_noise.default": _rrelu,
     "aten.rrelu_with_noise_.default": _rrelu,
     "aten._grouped_mm.default": _grouped_mm,

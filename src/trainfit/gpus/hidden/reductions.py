@@ -2,27 +2,31 @@
 
 A block of threads covers outputs and inputs in two dimensions; when each thread still has 256 or more inputs and the
 grid is small, the inputs are split across blocks too, and the partial results meet in global memory. The buffers are
-known from the shapes, strides and the number of multiprocessors.
-Probe: every `sum.dim_IntList` and `linalg_vector_norm` of the models, the sums inside convolution and norm backward;
-`norm` is the same kernel (ReduceOps.cpp; a recorded weight norm).
+known from the shapes, strides and the number of multiprocessors; dimensions come in TensorIterator's order
+(TensorIterator.cpp, `reorder_dimensions` and `coalesce_dimensions`).
+Probes: every `sum.dim_IntList` and `linalg_vector_norm` of the models, the sums inside convolution and norm backward;
+`norm` is the same kernel (ReduceOps.cpp; a recorded weight norm); all reductions of
+benchmarks/results/hidden_calls_h200.jsonl.gz, also of dimensions that lie otherwise.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trainfit.gpus.catalogue import Gpu
 from trainfit.gpus.hidden.tensors import (
     INTEGERS,
     Rule,
     accumulator_bytes,
-    argument,
     ceil_div,
     contiguous,
     freed,
+    given_dims,
     integers,
     item_bytes,
     last_pow2,
+    max_threads_per_sm,
     nbytes,
     product,
     tensor_argument,
@@ -31,6 +35,7 @@ from trainfit.records import OUTPUT, Op, TensorRef
 
 _MAX_THREADS = 512
 _VECTOR = 4
+_MIN_VECTORIZED = 128
 _MIN_VALUES_PER_THREAD = 16
 _MAX_VALUES_PER_THREAD = 256
 
@@ -39,8 +44,8 @@ def staging(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element_bytes: int
     """Bytes of the staging buffer and the semaphores of a reduction over these dims (all if none are given)."""
     rank = len(tensor.shape)
     reduced = {dim % rank for dim in dims} if dims else set(range(rank))
-    inner = _coalesced(tensor, [dim for dim in range(rank) if dim in reduced])
-    outer = _coalesced(tensor, [dim for dim in range(rank) if dim not in reduced])
+    inner = _coalesced(tensor, _by_stride(tensor, [dim for dim in reversed(range(rank)) if dim in reduced]))
+    outer = _coalesced(tensor, [dim for dim in reversed(range(rank)) if dim not in reduced])
     num_inputs = product([size for size, _ in inner])
     num_outputs = product([size for size, _ in outer])
     if num_inputs <= 1 or num_outputs == 0:
@@ -50,7 +55,7 @@ def staging(tensor: TensorRef, dims: Sequence[int], gpu: Gpu, element_bytes: int
     output_vector = 1
     if over_fastest:
         width, height = num_inputs, num_outputs
-        if inner[0][1] == 1 and num_inputs > 128 and len(inner) == 1 and not outer:
+        if inner[0][1] == 1 and num_inputs >= _MIN_VECTORIZED and len(inner) == 1:
             width //= _VECTOR
     else:
         width, height = num_outputs, num_inputs
@@ -94,20 +99,27 @@ def _buffers(
     return (element_bytes * num_outputs * blocks * spread, 4 * grid)
 
 
-def max_threads_per_sm(gpu: Gpu) -> int:
-    """Resident threads of a multiprocessor, by compute capability (CUDA programming guide)."""
-    if gpu.compute_capability == (7, 5):
-        return 1024
-    if gpu.compute_capability[0] == 12 or gpu.compute_capability in ((8, 6), (8, 9)):
-        return 1536
-    return 2048
+def _by_stride(tensor: TensorRef, dims: Sequence[int]) -> list[int]:
+    """TensorIterator's order of reduced dimensions: the smallest stride first; expanded ones stay where they are. (The
+    others go by the strides of the result, which is contiguous.)"""
+    order: list[int] = []
+    for dim in dims:
+        place = len(order)
+        for earlier in reversed(range(len(order))):
+            other = order[earlier]
+            if not tensor.stride[dim] or not tensor.stride[other]:
+                continue
+            if (tensor.stride[dim], tensor.shape[dim]) >= (tensor.stride[other], tensor.shape[other]):
+                break
+            place = earlier
+        order.insert(place, dim)
+    return order
 
 
 def _coalesced(tensor: TensorRef, dims: Sequence[int]) -> list[tuple[int, int]]:
-    """(size, stride) of these dims, the smallest stride first, neighbours joined where they are one run of memory."""
+    """(size, stride) of these dims, in order, neighbours joined where they are one run of memory."""
     runs: list[tuple[int, int]] = []
-    ordered = sorted((tensor.stride[dim], tensor.shape[dim]) for dim in dims if tensor.shape[dim] != 1)
-    for stride, size in ordered:
+    for stride, size in [(tensor.stride[dim], tensor.shape[dim]) for dim in dims if tensor.shape[dim] != 1]:
         if runs and runs[-1][0] * runs[-1][1] == stride:
             runs[-1] = (runs[-1][0] * size, runs[-1][1])
         else:
@@ -127,14 +139,18 @@ def _output_vector(tensor: TensorRef, inner: Sequence[tuple[int, int]], outer: S
 def _sum(op: Op, gpu: Gpu) -> tuple[int, ...]:
     tensor = tensor_argument(op, 0)
     if tensor.dtype in INTEGERS and tensor.dtype != "int64":
-        return (tensor.numel * item_bytes("int64"),)  # converted first
-    dims = argument(op, 1, "dim", None)
-    return staging(tensor, integers(dims) if dims is not None else (), gpu)
+        return converted_sum(tensor, gpu, given_dims(op))
+    return staging(tensor, given_dims(op), gpu)
+
+
+def converted_sum(tensor: TensorRef, gpu: Gpu, dims: Sequence[int] = ()) -> tuple[int, ...]:
+    """Of flags and small whole numbers, which become int64 first."""
+    wide = replace(tensor, dtype="int64")
+    return (nbytes(wide), *staging(wide, dims, gpu))
 
 
 def _vector_norm(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    dims = argument(op, 2, "dim", None)
-    return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu)
+    return staging(tensor_argument(op, 0), given_dims(op, 2), gpu)
 
 
 def _whole(op: Op, gpu: Gpu) -> tuple[int, ...]:
@@ -143,7 +159,7 @@ def _whole(op: Op, gpu: Gpu) -> tuple[int, ...]:
 
 def _logsumexp(op: Op, gpu: Gpu) -> tuple[int, ...]:
     """Each row's largest number, which of them are infinite, and all numbers without it, which are summed
-    (ReduceOps.cpp; only the large one is confirmed, by the peak of a recorded model)."""
+    (ReduceOps.cpp)."""
     tensor, dims = tensor_argument(op, 0), integers(op.args[1])
     sums = staging(tensor, dims, gpu)
     num_rows = tensor.numel // product([tensor.shape[dim] for dim in dims])
@@ -156,8 +172,7 @@ WELFORD_BYTES = 16
 
 
 def _variance(op: Op, gpu: Gpu) -> tuple[int, ...]:
-    dims = argument(op, 1, "dim", None)
-    return staging(tensor_argument(op, 0), integers(dims) if dims is not None else (), gpu, WELFORD_BYTES)
+    return staging(tensor_argument(op, 0), given_dims(op), gpu, WELFORD_BYTES)
 
 
 def summed(like: TensorRef, shape: tuple[int, ...], dim: int, gpu: Gpu) -> tuple[int, ...]:

@@ -120,6 +120,12 @@ def integers(value: object) -> tuple[int, ...]:
     return tuple(item for item in value if isinstance(item, int))
 
 
+def given_dims(op: Op, place: int = 1) -> tuple[int, ...]:
+    """The dimensions that a reduction is over; none stand for all."""
+    dims = argument(op, place, "dim", None)
+    return integers(dims) if dims is not None else ()
+
+
 def freed(steps: Sequence[int]) -> tuple[int, ...]:
     """The steps that free these buffers again, the last first."""
     return tuple(-size for size in reversed(steps))
@@ -140,3 +146,12 @@ def last_pow2(value: int) -> int:
 
 def product(sizes: Sequence[int]) -> int:
     return prod(sizes)
+
+
+def max_threads_per_sm(gpu: Gpu) -> int:
+    """Resident threads of a multiprocessor, by compute capability (CUDA programming guide)."""
+    if gpu.compute_capability == (7, 5):
+        return 1024
+    if gpu.compute_capability[0] == 12 or gpu.compute_capability in ((8, 6), (8, 9)):
+        return 1536
+    return 2048
