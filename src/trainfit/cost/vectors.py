@@ -13,9 +13,8 @@ from trainfit.cost.work import Work, item_bytes, log, row_alignment, tensors_of,
 from trainfit.records import Op
 
 _EVEN_BYTES = 16
-_TILE, _LARGEST_TILE = 64, 256
-"""Numbers of the result, and of those that are added up in a step, that a tile has; of the result more where larger
-powers of two divide it."""
+_TILE = 64
+"""Numbers of the result, and of those that are added up in a step, that a tile has; some have twice or thrice as many."""
 _TILE_BYTES, _DEEP_BYTES = 12_500, 2900
 """What memory could move while a tile begins and ends, and during a step: 2.6 and 0.6 ns."""
 _MATRIX_BYTES = {("along", 2): 3100, ("along", 4): 4600, ("across", 2): 3100, ("across", 4): 6700}
@@ -55,8 +54,7 @@ def by_vectors(op: Op) -> tuple[Work, ...]:
         steps = [step for length, step in zip(matrix.shape, matrix.stride, strict=True) if length > 1 and step != 1]
         is_odd = any(row_alignment(one, a.dtype) < _EVEN_BYTES for one in (results, depth, *steps))
         if size == 2 and not is_odd:
-            tile = min(max(results & -results, _TILE), _LARGEST_TILE)
-            least = -(-results // tile) * (_TILE_BYTES + _DEEP_BYTES * -(-depth // _TILE))
+            least = -(-results // _TILE) * (_TILE_BYTES + _DEEP_BYTES * -(-depth // _TILE))
         else:
             added = _RESULT_BYTES[2 if size == 2 else 4] * results if is_along else 0
             least = max(_MATRIX_BYTES[way, 2 if size == 2 else 4], added, round(_TERM_BYTES[way] * results * depth))
