@@ -8,6 +8,7 @@
     python benchmarks/libraries_draw.py --part usual --predicted PREDICTIONS     # 44 that people train
     python benchmarks/libraries_draw.py --part usual_more --predicted PREDICTIONS    # 22 more of these
     python benchmarks/libraries_draw.py --part usual_last --predicted PREDICTIONS    # what was left of these
+    python benchmarks/libraries_draw.py --part usual_again --predicted PREDICTIONS   # 26 of all, sized and trained anew
     python benchmarks/libraries_draw.py --list open                              # their names, for other scripts
 
 A family is a module of timm or torchvision; where both have it, the seed says whose. Of other libraries the families
@@ -16,7 +17,7 @@ the others are closed; sealed are the next closed ones, after those that were dr
 and all families of libraries that no earlier part had; last are the next of both. The usual
 part has families of its own, listed in usual_families.py, and draws by the weights that stand there; theirs may have
 been seen, but no earlier row may have the same peaks; usual_more goes on in the same order where usual stopped, and
-usual_last where usual_more did, to its end.
+usual_last where usual_more did, to its end. usual_again draws from all that are written, in another order and anew.
 For each the part's seed draws the variant with 5 to 350 million
 parameters (or one of the written sizes), precision, optimizer, memory format, checkpointing, clipping, and how long the
 GPU is to be busy. Then all is mechanical: one step is trained small on the CPU, and the batch is scaled by what is
@@ -50,7 +51,7 @@ import usual_families as usual
 from loop import training_step
 from second_predict import predict_case, summary
 from zoo.case import Precision
-from zoo.libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of
+from zoo.libraries import DRAWN, PACKAGES, Drawn, Part, Trained, case_of, job_names, net_of, read_drawn
 
 Choice = TypeVar("Choice")
 SEED = 20261120
@@ -123,6 +124,7 @@ COUNTS: dict[Part, dict[str, int]] = {
     "usual": {"usual": usual.COUNT},
     "usual_more": {"usual": usual.MORE},
     "usual_last": {"usual": usual.LAST},
+    "usual_again": {"usual": usual.AGAIN},
 }  # fmt: skip
 OF_SEED: dict[Part, tuple[Part, ...]] = {
     "open": ("open",),
@@ -133,6 +135,7 @@ OF_SEED: dict[Part, tuple[Part, ...]] = {
     "usual": ("usual",),
     "usual_more": ("usual",),
     "usual_last": ("usual",),
+    "usual_again": ("usual_again",),
 }
 """Where a part takes its families."""
 SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {
@@ -141,9 +144,10 @@ SEEDS: dict[Part, str | int] = dict.fromkeys(get_args(Part), SEED) | {
     "usual": usual.SEED,
     "usual_more": usual.SEED,
     "usual_last": usual.SEED,
+    "usual_again": usual.AGAIN_SEED,
 }
 """What draws how they are trained."""
-USUAL_PARTS: tuple[Part, ...] = ("usual", "usual_more", "usual_last")
+USUAL_PARTS: tuple[Part, ...] = ("usual", "usual_more", "usual_last", "usual_again")
 ROW = 3
 PRECISIONS: dict[Precision, int] = {"amp": 35, "bf16": 30, "fp32": 15, "tf32": 10, "fp16amp": 10}
 OPTIMIZERS = {"adamw": 50, "fused": 20, "momentum": 18, "rmsprop": 7, "adafactor": 5}
@@ -170,6 +174,9 @@ class Skipped(Exception):
 def order(library: str) -> Iterator[Job]:
     if library == "usual":
         yield from (Job(family, library, "usual") for family in usual.order())
+        written = importlib.import_module("zoo.libraries.usual").WRITTEN
+        again = (family for family in usual.order(usual.AGAIN_SEED) if family in written)
+        yield from (Job(family, library, "usual_again") for family in again)
         return
     names = sorted(families(library))
     is_new = library not in COUNTS["open"]  # a library that only the last part has
@@ -225,7 +232,7 @@ def draw_family(job: Job) -> tuple[Drawn, float]:
 
 def draw_usual(job: Job) -> tuple[Drawn, float]:
     """The same for the usual part, by its weights."""
-    chance = random.Random(f"{usual.SEED} trained {job.family}")  # not the numbers that put it in its place
+    chance = random.Random(f"{SEEDS[job.part]} trained {job.family}")  # not the numbers that put it in its place
     written = importlib.import_module(f"zoo.libraries.{job.library}").WRITTEN[job.family]
     precision = weighted(chance, usual.precisions(job.family))
     optimizer = weighted(chance, usual.OPTIMIZERS)
@@ -323,6 +330,8 @@ def fitting_rows(drawn: Drawn, target_ms: float) -> tuple[Drawn, dict[str, Any]]
         )
     if is_usual and tuple(row["classic"]) in earlier_peaks():
         raise Skipped("an earlier row has the same peaks")
+    if drawn.name in {other.name for other in read_drawn()}:
+        raise Skipped("an earlier row has the same name")
     return drawn, row
 
 
@@ -347,10 +356,15 @@ def consider(job: Job) -> dict[str, Any]:
     return {"drawn": asdict(drawn), "predicted": predicted}
 
 
+def draw_of(part: Part) -> str:
+    """Parts of one draw have no family in common."""
+    return part if part == "usual_again" else "usual" if part in USUAL_PARTS else "others"
+
+
 def draw(part: Part, library: str, predicted: Path) -> None:
     """The families of one library, until there are enough."""
     lines = [json.loads(line) for line in DRAWN.read_text().splitlines()] if DRAWN.exists() else []
-    done = {line["family"] for line in lines if (line["part"] in USUAL_PARTS) == (part in USUAL_PARTS)}
+    done = {line["family"] for line in lines if draw_of(line["part"]) == draw_of(part)}
     here = [line for line in lines if (line["part"], line["library"]) == (part, library) and "skipped" not in line]
     missing = COUNTS[part].get(library, 0) - len(here)
     if missing <= 0:

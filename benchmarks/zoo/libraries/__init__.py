@@ -2,10 +2,9 @@
 
 libraries_draw.py drew them and wrote results/libraries_drawn.jsonl; here its lines become cases. `open` ones are there
 to develop with, `closed` ones are predicted before anybody measures them; so are `sealed`, `unread`, `last`, `usual`,
-`usual_more` and `usual_last` ones, drawn later. They are not part of `zoo()`; `select` knows by name those whose
-library can be imported, and imports it then.
-Nothing else is imported here, and nothing needs a GPU. In: whether they are to be small (a CPU then trains them in
-seconds). Out: cases.
+`usual_more`, `usual_last` and `usual_again` ones, drawn later. They are not part of `zoo()`; `select` knows by name
+those whose library can be imported, and imports it then. Nothing else is imported here, and nothing needs a GPU. In:
+whether they are to be small (a CPU then trains them in seconds). Out: cases.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from zoo.case import Case, Precision
 from zoo.survey import Net, to_layout
 
 DRAWN = Path(__file__).parents[2] / "results" / "libraries_drawn.jsonl"
-Part = Literal["open", "closed", "sealed", "unread", "last", "usual", "usual_more", "usual_last"]
+Part = Literal["open", "closed", "sealed", "unread", "last", "usual", "usual_more", "usual_last", "usual_again"]
 PACKAGES = {
     "timm": "timm",
     "torchvision": "torchvision",
