@@ -201,3 +201,26 @@ def test_weights_that_begin_as_a_sequence_are_known_until_they_are_trained(optio
         weight.sum().backward()
         optimizer.step()
         assert weight.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_distinct_values_of_what_is_known_are_known() -> None:
+    with ghost_gpu("h200"):
+        ends = torch.tensor([0, 4, 4, 8, 12, 12, 4], device="cuda")
+        runs, lengths = torch.unique_consecutive(ends, return_counts=True)
+        assert (runs.tolist(), lengths.tolist()) == ([0, 4, 8, 12, 4], [1, 2, 1, 2, 1])
+        assert torch.unique(ends).tolist() == [0, 4, 8, 12]
+        rows = torch.tensor([[1, 2], [1, 2], [3, 4]], device="cuda")
+        assert torch.unique_consecutive(rows, dim=0).tolist() == [[1, 2], [3, 4]]
+        largest = ends.max(dim=0)
+        assert (largest.values.item(), largest.indices.item()) == (12, 4)
+
+
+def test_what_is_not_asked_of_distinct_values_takes_no_memory() -> None:
+    with ghost_gpu("h200"):
+        ends = torch.tensor([0, 4, 4], device="cuda")
+        found = torch.ops.aten._unique2(ends)
+        assert [one.numel() for one in found] == [2, 0, 0]
+        with assume_size(7):
+            unknown = torch.randint(9, (50,), device="cuda")
+            assert [one.numel() for one in torch.ops.aten._unique2(unknown, True, True, True)] == [7, 50, 7]
+            assert [one.numel() for one in torch.ops.aten.unique_consecutive(unknown, False, True)] == [7, 0, 7]

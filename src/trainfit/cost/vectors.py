@@ -14,7 +14,7 @@ from trainfit.records import Op
 
 _EVEN_BYTES = 16
 _TILE = 64
-"""Numbers of the result, and of those that are added up in a step, that a tile has; some have twice or thrice as many."""
+"""Numbers of the result, and of those that are added up in a step, that a tile has; some have two or three times it."""
 _TILE_BYTES, _DEEP_BYTES = 12_500, 2900
 """What memory could move while a tile begins and ends, and during a step: 2.6 and 0.6 ns."""
 _MATRIX_BYTES = {("along", 2): 3100, ("along", 4): 4600, ("across", 2): 3100, ("across", 4): 6700}

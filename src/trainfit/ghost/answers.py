@@ -124,13 +124,15 @@ def note_written_through(mask: torch.Tensor, elements: int | None) -> None:
         mask.written_through_at = _user_line()
 
 
-def count_unique(x: torch.Tensor) -> int:
+def count_unique(x: torch.Tensor, is_consecutive: bool = False, dim: int | None = None) -> int:
     """How many distinct values a tensor has: known, or stated by the user; raises when neither."""
     values = known_value(x)
     if values is None:
-        return _stated_size("aten.unique")
+        return _stated_size("aten.unique_consecutive" if is_consecutive else "aten.unique")
     with torch_compat.host_kernels():
-        return values.unique().numel()
+        if not is_consecutive:
+            return values.unique().numel()
+        return int(values.unique_consecutive(dim=dim).shape[dim or 0])
 
 
 def count_bins(x: torch.Tensor, minimum: int) -> int:

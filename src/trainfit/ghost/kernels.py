@@ -297,9 +297,24 @@ def _index_put(op: Any) -> Callable[..., torch.Tensor]:
     return run
 
 
-def _unique(x: torch.Tensor, *flags: Any, **named: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _unique(
+    x: torch.Tensor, is_sorted: bool = True, inverse: bool = False, counts: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What was not asked for is empty."""
     size = count_unique(x)
-    return x.new_empty(size), x.new_empty(x.shape, dtype=torch.int64), x.new_empty(size, dtype=torch.int64)
+    places = x.new_empty(x.shape if inverse else 0, dtype=torch.int64)
+    return x.new_empty(size), places, x.new_empty(size if counts else 0, dtype=torch.int64)
+
+
+def _unique_consecutive(
+    x: torch.Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    size = count_unique(x, is_consecutive=True, dim=dim)
+    shape = list(x.shape if dim is not None else (size,))
+    if dim is not None:
+        shape[dim] = size
+    places = x.new_empty((x.shape if dim is None else (x.shape[dim],)) if inverse else 0, dtype=torch.int64)
+    return x.new_empty(shape), places, x.new_empty(size if counts else 0, dtype=torch.int64)
 
 
 def _bincount(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
@@ -406,6 +421,7 @@ GHOST_KERNELS: dict[Any, Callable[..., Any]] = {
     aten.index_put.default: _index_put(aten.index_put.default),
     aten.index_put_.default: _index_put(aten.index_put_.default),
     aten._unique2.default: _unique,
+    aten.unique_consecutive.default: _unique_consecutive,
     aten.bincount.default: _bincount,
     aten.repeat_interleave.Tensor: _repeat_interleave,
 }

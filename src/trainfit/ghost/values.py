@@ -102,15 +102,20 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
         for ghost in () if is_followed else ghosts:
             _mirrors.pop(ghost.untyped_storage()._cdata, None)
         return
-    if not isinstance(result, Ghost) or is_known(result):
-        return  # nothing new, or a view of what is known
-    if _is_real(result) and func not in _SEQUENCES and not _reads_known(args):
-        return
-    if result.untyped_storage().nbytes() > LARGEST_MIRROR_BYTES:
+    made = [result] if isinstance(result, Ghost) else result if isinstance(result, (tuple, list)) else []
+    if not any(isinstance(one, Ghost) and _may_be_known(func, args, one) for one in made):
         return
     values = _run_on_mirrors(func, args, kwargs)
-    if values is not None:
-        _remember(result, values)
+    for ghost, value in zip(made, values or (), strict=False):
+        if isinstance(ghost, Ghost) and not is_known(ghost):
+            _remember(ghost, value)
+
+
+def _may_be_known(func: Any, args: tuple[Any, ...], result: Ghost) -> bool:
+    """Small, no view of what is known, and if it has real numbers, made of nothing or of what is known."""
+    if result.untyped_storage().nbytes() > LARGEST_MIRROR_BYTES or is_known(result):
+        return False
+    return not _is_real(result) or func in _SEQUENCES or _reads_known(args)
 
 
 @functools.cache
@@ -129,8 +134,8 @@ def _fills_its_storage(tensor: torch.Tensor) -> bool:
     return isinstance(tensor, Ghost) and tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
 
 
-def _run_on_mirrors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The op's result on the CPU, or None when an argument is unknown or the op cannot run there."""
+def _run_on_mirrors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor] | None:
+    """The op's results on the CPU, or None when an argument is unknown or the op cannot run there."""
     if torch.Tag.nondeterministic_seeded in func.tags or func in _NEVER_KNOWN:
         return None
     unknown = False
@@ -151,7 +156,8 @@ def _run_on_mirrors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             values = func(*cpu_args, **cpu_kwargs)
         except (RuntimeError, NotImplementedError):
             return None  # CUDA has a kernel for it and the CPU has not: the result stays unknown
-    return values if isinstance(values, torch.Tensor) else None
+    found = list(values) if isinstance(values, (tuple, list)) else [values]
+    return found if all(isinstance(value, torch.Tensor) for value in found) else None
 
 
 _SEQUENCES = frozenset(
