@@ -137,6 +137,41 @@ def test_groups_are_equally_large() -> None:
     assert bags[2].tolist() == [0, 4, 8]
 
 
+def points(image: str, grid: str) -> torch.Tensor:
+    return made("aten.grid_sampler_2d.default", image, grid, 0, 0, False)[0][1]
+
+
+def test_points_lie_around_queries_that_are_all_pixels_in_their_order() -> None:
+    found = points("float32[16,4,8,8]", "float32[16,1024,4,2]")  # 32 x 32 queries, 8 directions, a pixel a point
+    centres = (torch.arange(32) * 2 + 1) / 32 - 1
+    steps = torch.arange(1, 5) * 2 / 8
+    assert torch.allclose(found[0, 5 * 32 + 3, :, 0], (centres[3] + steps).clamp(-1, 1))
+    assert torch.allclose(found[0, 5 * 32 + 3, :, 1], centres[5].expand(4))
+    assert torch.allclose(found[2, 5 * 32 + 3, :, 1], (centres[5] + steps).clamp(-1, 1))
+    assert torch.equal(found[0], found[8])
+
+
+def test_points_of_few_queries_lie_beside_each_other_anywhere() -> None:
+    found = points("float32[8,4,64,64]", "float32[8,300,4,2]")
+    assert torch.allclose(
+        found[0, :, 1:, 0], (found[0, :, :1, 0] + torch.arange(1, 4) * 2 / 64).clamp(-1, 1), atol=1e-6
+    )
+    assert found[0, :, 0].min() < -0.9
+    assert found[0, :, 0].max() > 0.9
+
+
+def test_points_in_rows_and_columns_are_a_bent_image_small_ones_a_window_and_lines_lie_anywhere() -> None:
+    bent = points("float32[2,4,32,32]", "float32[2,64,64,2]")
+    middles = (torch.arange(64) * 2 + 1) / 64 - 1
+    assert (bent[0, 0, :, 0] - middles).abs().max() <= 2 / 32
+    assert (bent[0, :, 0, 1] - middles).abs().max() <= 2 / 32
+    window = points("float32[2,4,64,64]", "float32[2,9,9,2]")
+    steps = window[0, 0, 1:, 0] - window[0, 0, :-1, 0]
+    assert torch.allclose(steps[steps > 0], torch.tensor(2 / 64), atol=1e-6)  # at the edge it ends
+    line = points("float32[1,4,64,64]", "float32[1,1,4096,2]")[0, 0]
+    assert (line[1:] - line[:-1]).abs().mean() > 0.5
+
+
 def test_some_ops_get_numbers_between_0_and_1_or_inside_their_bins() -> None:
     (chances, _), _ = made("aten.multinomial.default", "float32[64,8]", 1)
     assert 0 <= float(chances.min()) <= float(chances.max()) <= 1

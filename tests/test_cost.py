@@ -250,12 +250,6 @@ def test_what_nobody_measured_is_off_by_half_and_what_an_op_copies_has_its_own_d
     assert (unknown.time_ns, unknown.doubt_ns) == (3600, 1800)
 
 
-def test_a_point_slower_than_its_neighbours_suggest_takes_their_ratio() -> None:
-    table = Table((((0.0,), 1.0), ((1.0,), 3.0), ((2.0,), 1.0))).without_sags()
-    assert dict(table.points)[(1.0,)] == 1.0
-    assert dict(table.points)[(0.0,)] == 1.0
-
-
 def test_of_neighbours_equally_far_the_first_count_however_they_are_rounded() -> None:
     near, _ = _nearest(np.array([[1 + 1e-12, 1.0, 1 - 1e-12, 1.0, 0.5]]), 3)
     assert near.tolist() == [[4, 0, 1]]

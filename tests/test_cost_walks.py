@@ -337,9 +337,25 @@ def test_an_image_sampled_at_points_counts_points_channels_pixels_and_points_to_
         )
     )
     assert own.rule == "grid_sampler_2d bilinear 4"
-    assert own.coordinates == (log2(2500), 2.0, 10.0, -4.0, 0.0)  # 25 points to 1024 pixels count as one to 16
+    assert own.coordinates == (log2(2500), 2.0, 10.0, -4.0, 0.0, 0.0)  # 25 points to 1024 pixels count as one to 16
     assert own.nbytes == 132 * 300 * 4 * 24  # fewer points wait as long; a thread goes through 4 channels
     assert (library.nbytes, gradient.nbytes) == (2500 * 4 * 24, 2500 * 4 * 240)
+
+
+@pytest.mark.parametrize(
+    ("points", "weight"),
+    [
+        ("float32[8,64,64,2]", 0.0),  # an image that is bent
+        ("float32[8,5440,4,2]", 0.0),  # around every pixel
+        ("float32[8,300,4,2]", 3.0),  # around objects
+        ("float32[8,2048,1,2]", 3.0),
+        ("float32[8,1,2048,2]", 3.0),
+    ],
+)
+def test_points_that_lie_anywhere_are_no_neighbours_of_those_that_lie_in_order(points: str, weight: float) -> None:
+    count = ",".join(points.split("[")[1].split(",")[1:3])
+    sampled = op("aten.grid_sampler_2d.default", ["float32[8,4,32,32]", points, 0, 0, False], [f"float32[8,4,{count}]"])
+    assert works(sampled, H200.num_sms)[0].coordinates[-1] == weight
 
 
 def recurrent(mode: int, dtype: str, width: int, layers: int = 1, batch: int = 8) -> Op:
