@@ -2,8 +2,8 @@
 
     python benchmarks/host_by_run.py > benchmarks/results/host_by_run_h200.md    # no GPU, two minutes
 
-In: results/time_host_h200.jsonl, the steps that measure_host.py timed in four runs hours apart, on machines of one
-kind, each in a process of its own; and what the host's part of `calibrate` timed in two of those runs (the records of
+In: results/time_host_h200.jsonl, the steps that measure_host.py timed in five runs hours apart, on machines of one
+kind, each in a process of its own; and what the host's part of `calibrate` timed in three of those runs (the records of
 the first two are of fewer kinds of ops than are asked for today). Out: errors of the steps, predicted / measured - 1,
 by run and host. A case counts once per run, by the median of its processes.
 """
@@ -33,9 +33,14 @@ from zoo import make_step, select
 RESULTS = Path(__file__).parent / "results"
 TIMED = RESULTS / "time_host_h200.jsonl"
 MEASURED = [RESULTS / f"{name}_h200.jsonl" for name in ("memory", "time")]
-RECORDS = {"third": ("zoo_host_third",), "fourth": ("zoo_host",), "third and fourth": ("zoo_host_third", "zoo_host")}
+RECORDS = {
+    "third": ("zoo_host_third",),
+    "fourth": ("zoo_host",),
+    "fifth": ("zoo_host_fifth",),
+    "third to fifth": ("zoo_host_third", "zoo_host", "zoo_host_fifth"),
+}
 """By the runs that a host was timed in, the files of its records."""
-RUNS = ("first", "second", "third", "fourth")
+RUNS = ("first", "second", "third", "fourth", "fifth")
 APART_S, FEWEST = 600.0, 12
 """Runs lie so far apart; those with fewer rows looked at a few GPU-bound cases."""
 NEAR = 0.2
@@ -116,7 +121,7 @@ def main() -> None:
         predicted = dict(zip(jobs, pool.map(predicted_ms, jobs, [profiles] * len(jobs)), strict=True))
     print("# Launch-bound steps of the zoo, run by run\n")
     print("Printed by benchmarks/host_by_run.py (H200, torch 2.11.0+cu130); kernels have the shipped profile's prices.")
-    print("Four runs hours apart, on machines of one kind; errors are predicted / measured - 1.\n")
+    print("Five runs hours apart, on machines of one kind; errors are predicted / measured - 1.\n")
     print(*lines(timed_runs(), predicted), sep="\n")
 
 

@@ -96,8 +96,9 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
         "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
         "The host's costs are what `trainfit calibrate` finds from single ops and small models in several processes.",
         "Steps that wait for the CPU were timed in turns with those (measure_host.py), each in several processes of",
-        "its own, in four runs, and are predicted for the hosts of the last two (zoo_host_third_h200.jsonl.gz and",
-        "zoo_host_h200.jsonl.gz, own_host.py; run by run: host_by_run_h200.md): the shipped profile has another one.",
+        "its own, in five runs, and are predicted for the hosts of the last three (zoo_host_third_h200.jsonl.gz,",
+        "zoo_host_h200.jsonl.gz and zoo_host_fifth_h200.jsonl.gz, own_host.py; run by run: host_by_run_h200.md): the",
+        "shipped profile has another one.",
         '"Measured" is the median of all processes, "range" what the estimate',
         'states, and "in it" how many of them had their median there.',
     )
