@@ -27,7 +27,7 @@ from trainfit.cost.work import Work
 from trainfit.errors import BadProfile, UnknownGpu
 from trainfit.gpus.catalogue import Gpu, find_gpu
 
-SCHEMA = 15
+SCHEMA = 16
 SHIPPED = ("h200",)
 """GPUs whose measured profile comes with the package; the first one's efficiencies serve for all others."""
 _RATES = ("bf16_tflops", "fp16_tflops", "tf32_tflops", "fp32_tflops", "fp8_tflops", "dram_gb_per_s")
