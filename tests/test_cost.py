@@ -307,7 +307,7 @@ def written(tmp_path: Path, **changes: object) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"schema": 1}, "has schema 1, and this trainfit reads 15"),
+        ({"schema": 1}, "has schema 1, and this trainfit reads 16"),
         ({"gpu": "NVIDIA H2000"}, "of a GPU that trainfit does not know: 'NVIDIA H2000'"),
         (
             {"tables": {"mm": [[1, 2, -1]]}},
