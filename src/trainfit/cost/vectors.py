@@ -13,8 +13,11 @@ from trainfit.cost.work import Work, item_bytes, log, row_alignment, tensors_of,
 from trainfit.records import Op
 
 _EVEN_BYTES = 16
-_TILE = 64
-"""Numbers of the result, and of those that are added up in a step, that a tile has; some have two or three times it."""
+_TILE, _LARGEST_TILE = 64, 256
+"""Numbers of the result, and of those that are added up in a step, that a tile has; some have up to four times it."""
+_DIVIDED_WEIGHT = 0.5
+"""How far apart, in doublings, two are of which one's results are divided by a larger power of two: such have larger
+tiles."""
 _TILE_BYTES, _DEEP_BYTES = 12_500, 2900
 """What memory could move while a tile begins and ends, and during a step: 2.6 and 0.6 ns."""
 _MATRIX_BYTES = {("along", 2): 3100, ("along", 4): 4600, ("across", 2): 3100, ("across", 4): 6700}
@@ -58,7 +61,8 @@ def by_vectors(op: Op) -> tuple[Work, ...]:
         else:
             added = _RESULT_BYTES[2 if size == 2 else 4] * results if is_along else 0
             least = max(_MATRIX_BYTES[way, 2 if size == 2 else 4], added, round(_TERM_BYTES[way] * results * depth))
-        coordinates = log(batch, results, depth)
+        divided = _DIVIDED_WEIGHT * log(min(results & -results, _LARGEST_TILE))[0] if size == 2 and not is_odd else 0.0
+        coordinates = (*log(batch, results, depth), divided)
         names = [f"vector {way} odd", f"vector {way}"] if size == 2 and is_odd else [f"vector {way}"]
     nbytes = max(nbytes, batch * least)
     return tuple(
