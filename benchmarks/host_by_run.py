@@ -2,10 +2,10 @@
 
     python benchmarks/host_by_run.py > benchmarks/results/host_by_run_h200.md    # no GPU, two minutes
 
-In: results/time_host_h200.jsonl, the steps that measure_host.py timed in five runs hours apart, on machines of one
-kind, each in a process of its own; and what the host's part of `calibrate` timed in three of those runs (the records of
-the first two are of fewer kinds of ops than are asked for today). Out: errors of the steps, predicted / measured - 1,
-by run and host. A case counts once per run, by the median of its processes.
+In: results/time_host_h200.jsonl and time_host_fifth_h200.jsonl, the steps that measure_host.py timed in five runs hours
+apart, on machines of one kind, each in a process of its own; and what the host's part of `calibrate` timed in three of
+those runs (the records of the first two are of fewer kinds of ops than are asked for today). Out: errors of the steps,
+predicted / measured - 1, by run and host. A case counts once per run, by the median of its processes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from trainfit.trace import trace_step
 from zoo import make_step, select
 
 RESULTS = Path(__file__).parent / "results"
-TIMED = RESULTS / "time_host_h200.jsonl"
+TIMED = [RESULTS / f"time_host{run}_h200.jsonl" for run in ("", "_fifth")]
 MEASURED = [RESULTS / f"{name}_h200.jsonl" for name in ("memory", "time")]
 RECORDS = {
     "third": ("zoo_host_third",),
     "fourth": ("zoo_host",),
+    "third and fourth": ("zoo_host_third", "zoo_host"),
     "fifth": ("zoo_host_fifth",),
-    "third to fifth": ("zoo_host_third", "zoo_host", "zoo_host_fifth"),
 }
 """By the runs that a host was timed in, the files of its records."""
 RUNS = ("first", "second", "third", "fourth", "fifth")
@@ -52,7 +52,8 @@ Steps = dict[Job, list[float]]
 
 def timed_runs() -> list[Steps]:
     """In the order in which they were measured."""
-    rows = [row for row in map(json.loads, TIMED.read_text().splitlines()) if "at_s" in row]
+    lines = (line for path in TIMED for line in path.read_text().splitlines())
+    rows = [row for row in map(json.loads, lines) if "at_s" in row]
     runs: list[list[dict[str, Any]]] = []
     for row in rows:
         if not runs or abs(row["at_s"] - runs[-1][-1]["at_s"]) > APART_S:
@@ -69,8 +70,8 @@ def _steps(rows: Iterable[dict[str, Any]]) -> Steps:
 
 
 def launch_bound_jobs() -> list[Job]:
-    """By the medians of all runs."""
-    measured = with_steps(last(read_runs(MEASURED)), read_steps([TIMED]))
+    """By the medians of the last run that had them."""
+    measured = with_steps(last(read_runs(MEASURED)), read_steps(TIMED))
     return [job for job, found in measured.items() if is_launch_bound(found)]
 
 

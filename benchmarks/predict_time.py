@@ -9,8 +9,8 @@ The rows of measure_memory.py and measure_time.py have the measured times: GPU b
 kernels, copies and fills of a profiled step, the step a median by CUDA events (of three, or of eleven with nothing
 beside it); each case ran in a fresh process, and is predicted in one. A case may have been measured in several runs:
 the last row counts. `--timed` has rows of measure_host.py from the host that the profile knows, each case in one or
-several processes: their median is the measured step, and each is compared with the range. Errors are
-predicted / measured - 1. Predicting the whole zoo takes three minutes on two cores.
+several processes (of several files the last that has it counts): their median is the measured step, and each is
+compared with the range. Errors are predicted / measured - 1. Predicting the whole zoo takes three minutes on two cores.
 "datasheet" ignores the profile of the GPU and scales smoothed efficiencies by its row of the catalogue. A step is
 launch-bound when the GPU idles for more than 15% of it.
 
@@ -96,9 +96,8 @@ def table(rows: list[dict[str, Any]], runs: Runs, timed: Steps, gpu_name: str) -
         "that profile's GPU the column shows what smoothing costs, not how well they carry over to another GPU.",
         "The host's costs are what `trainfit calibrate` finds from single ops and small models in several processes.",
         "Steps that wait for the CPU were timed in turns with those (measure_host.py), each in several processes of",
-        "its own, in five runs, and are predicted for the hosts of the last three (zoo_host_third_h200.jsonl.gz,",
-        "zoo_host_h200.jsonl.gz and zoo_host_fifth_h200.jsonl.gz, own_host.py; run by run: host_by_run_h200.md): the",
-        "shipped profile has another one.",
+        "its own, and are predicted for the host of that run (zoo_host_fifth_h200.jsonl.gz, own_host.py; earlier runs:",
+        "host_by_run_h200.md): the shipped profile has another one.",
         '"Measured" is the median of all processes, "range" what the estimate',
         'states, and "in it" how many of them had their median there.',
     )
@@ -144,10 +143,14 @@ def with_steps(measured: Measured, timed: Steps) -> Measured:
 
 
 def read_steps(paths: list[Path]) -> Steps:
+    """Of what several files have the last one's count."""
     steps: Steps = {}
-    for row in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
-        if "step_ms" in row:
-            steps.setdefault((row["case"], row["variant"]), []).append(row["step_ms"])
+    for path in paths:
+        own: Steps = {}
+        for row in map(json.loads, path.read_text().splitlines()):
+            if "step_ms" in row:
+                own.setdefault((row["case"], row["variant"]), []).append(row["step_ms"])
+        steps |= own
     return steps
 
 
