@@ -127,7 +127,11 @@ def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
 
 def _reads_known(args: tuple[Any, ...]) -> bool:
     """Whether the first tensor is: nearly always it is not, and then nothing else needs to be looked at."""
-    return next((is_known(arg) for arg in args if isinstance(arg, Ghost)), False)
+    for arg in args:
+        first = arg[0] if isinstance(arg, (list, tuple)) and arg else arg
+        if isinstance(first, Ghost):
+            return is_known(first)
+    return False
 
 
 def _fills_its_storage(tensor: torch.Tensor) -> bool:
