@@ -179,6 +179,9 @@ def test_widths_and_rates_that_are_worked_out_from_sequences_are_known() -> None
         widths = torch.arange(4, device="cuda") * 36.5 + 24.0  # 24, 60.5, 97, 133.5
         assert (torch.round(widths / 8) * 8).int().tolist() == [24, 64, 96, 136]
         assert torch.arange(6, device="cuda").float().mean().item() == 2.5
+        steps = torch.tensor([0.5, 1.5], device="cuda")
+        assert (steps * 2).tolist() == [1.0, 3.0]
+        assert rates.new_tensor([2.0]).item() == 2.0
         assert torch.cat([rates, rates + 1]).tolist() == [0.0, 0.25, 0.5, 1.0, 1.25, 1.5]
 
 

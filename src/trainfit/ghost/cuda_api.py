@@ -18,6 +18,7 @@ from trainfit import torch_compat
 from trainfit.ghost.recurrent import RNN_MODES
 from trainfit.ghost.streams import Streams
 from trainfit.ghost.tensor import CUDA, Ghost
+from trainfit.ghost.values import remember
 from trainfit.gpus.catalogue import Gpu
 
 CUDNN_DTYPES = (torch.float16, torch.float32, torch.float64)
@@ -135,7 +136,11 @@ def _through_the_host(construct: Callable[..., torch.Tensor]) -> Callable[..., t
         if target.type != "cuda":
             return construct(*args, **kwargs)
         needs_grad = kwargs.pop("requires_grad", False)
-        return construct(*args, **{**kwargs, "device": "cpu"}).to(CUDA).requires_grad_(needs_grad)
+        written = construct(*args, **{**kwargs, "device": "cpu"})
+        ghost = written.to(CUDA)
+        if not needs_grad:
+            remember(ghost, written)
+        return ghost.requires_grad_(needs_grad)
 
     return made
 

@@ -63,20 +63,21 @@ def is_known(ghost: torch.Tensor) -> bool:
 def learn(ghost: torch.Tensor, values: torch.Tensor) -> None:
     """From now on the ghost has these values, if they are whole numbers and few."""
     if not _is_real(ghost):
-        _remember(ghost, values)
+        remember(ghost, values)
 
 
 def _is_real(tensor: torch.Tensor) -> bool:
     return tensor.dtype.is_floating_point or tensor.dtype.is_complex
 
 
-def _remember(ghost: torch.Tensor, values: torch.Tensor) -> None:
+def remember(ghost: torch.Tensor, values: torch.Tensor) -> None:
+    """The same of real numbers too, if they are few: those that the program itself wrote down, or worked out."""
     storage = ghost.untyped_storage()
     if not 0 < storage.nbytes() <= (LARGEST_REAL_BYTES if _is_real(ghost) else LARGEST_MIRROR_BYTES):
         return
     address = storage._cdata
     with torch_compat.host_kernels():
-        _mirrors[address] = torch.zeros(storage.nbytes(), dtype=torch.uint8)
+        _mirrors[address] = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
         _ends[address] = weakref.ref(storage, functools.partial(_forget_all_of, address))
         known_value(ghost).copy_(values)  # type: ignore[union-attr]
 
@@ -108,7 +109,7 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     values = _run_on_mirrors(func, args, kwargs)
     for ghost, value in zip(made, values or (), strict=False):
         if isinstance(ghost, Ghost) and not is_known(ghost):
-            _remember(ghost, value)
+            remember(ghost, value)
 
 
 def _may_be_known(func: Any, args: tuple[Any, ...], result: Ghost) -> bool:
