@@ -139,11 +139,17 @@ def test_an_op_of_which_one_size_grows_never_takes_less_time(
     sizes = [round(2 ** data.draw(st.floats(*limit))) for limit in limits]
     larger = list(sizes)
     larger[axis] = max(sizes[axis], round(sizes[axis] * 2**doublings))
-    if make.__qualname__.startswith("rows") and sizes[0] <= 2**16 < larger[0]:  # torch has other kernels beyond
+    # torch has other kernels, some of them faster, for more rows, other heads, and for softmax of longer rows
+    if make.__qualname__.startswith("rows") and sizes[0] <= 2**16 < larger[0]:
         larger[0] = 2**16
-    smaller, grown = make(*sizes), make(*larger)
+    if make.__qualname__.startswith("attention"):
+        larger[3] = sizes[3]
+    smaller = make(*sizes)
+    if "softmax.default" in smaller.name:
+        larger[1] = next((most for most in (256, 1152) if sizes[1] <= most < larger[1]), larger[1])
+    grown = make(*larger)
     # kernels whose threads change with the width, the image, or the number of images (of windows per channel)
-    changing = {"softmax": 1.01, "native_batch_norm": 1.15, "convolution_backward": 1.05}
+    changing = {"softmax": 1.05, "native_batch_norm": 1.15, "convolution_backward": 1.15, "convolution": 1.05}
     allowed = next((most for part, most in changing.items() if part in smaller.name), 1)
     assert ns_of(smaller) <= allowed * ns_of(grown)
 
