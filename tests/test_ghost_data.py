@@ -185,12 +185,20 @@ def test_widths_and_rates_that_are_worked_out_from_sequences_are_known() -> None
         assert torch.cat([rates, rates + 1]).tolist() == [0.0, 0.25, 0.5, 1.0, 1.25, 1.5]
 
 
-def test_sequences_that_something_unknown_is_written_to_are_no_longer_known() -> None:
+def test_sequences_are_what_was_written_to_them_and_unknown_if_that_is() -> None:
     with ghost_gpu("h200"):
         sequence = torch.arange(3, 6, device="cuda").float()
         sequence += 1
         assert sequence.tolist() == [4.0, 5.0, 6.0]
         torch.add(sequence, torch.randn(3, device="cuda"), out=sequence)
+        assert sequence.tolist() == [1.0, 1.0, 1.0]
+        sequence = torch.arange(3, device="cuda").float()
+        sequence.copy_(torch.tensor([7.0, 8.0, 9.0]))  # from the host
+        assert sequence.tolist() == [7.0, 8.0, 9.0]
+        sequence.copy_(torch.arange(3, 6, device="cuda"))
+        assert sequence.tolist() == [3.0, 4.0, 5.0]
+        assert torch.empty(3, device="cuda").copy_(sequence).tolist() == [3.0, 4.0, 5.0]
+        sequence.copy_(torch.randn(3, device="cuda"))
         assert sequence.tolist() == [1.0, 1.0, 1.0]
         drawn = torch.arange(3, 6, device="cuda").float().uniform_()
         assert drawn.tolist() == [1.0, 1.0, 1.0]
@@ -202,7 +210,7 @@ def test_weights_that_begin_as_a_sequence_are_known_until_they_are_trained(optio
         weight = torch.nn.Parameter(torch.arange(3, 6, device="cuda").float())
         optimizer = torch.optim.AdamW([weight], **options)
         assert weight.tolist() == [3.0, 4.0, 5.0]
-        weight.sum().backward()
+        (weight * torch.randn(3, device="cuda")).sum().backward()
         optimizer.step()
         assert weight.tolist() == [1.0, 1.0, 1.0]
 

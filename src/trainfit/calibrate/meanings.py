@@ -51,6 +51,7 @@ def _inside_of_bins(call: Call, args: list[Any]) -> None:
 
 
 _LARGEST_WINDOW, _DIRECTIONS = 16, 8
+"""Rows and columns of points around one place; the directions in which heads of deformable attention look at first."""
 
 
 def _points(place: int) -> Meaning:

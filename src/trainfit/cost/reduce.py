@@ -195,10 +195,10 @@ _Found = Mapping[tuple[float, ...], list[_Measured]]
 
 def _middle(found: _Found) -> dict[tuple[float, ...], _Measured]:
     """The run in the middle of each place; of two that are, their mean."""
-    return {place: _of_all(sorted(runs)) for place, runs in sorted(found.items())}
+    return {place: _middle_run(sorted(runs)) for place, runs in sorted(found.items())}
 
 
-def _of_all(runs: Sequence[_Measured]) -> _Measured:
+def _middle_run(runs: Sequence[_Measured]) -> _Measured:
     below, above = runs[(len(runs) - 1) // 2], runs[len(runs) // 2]
     return above._replace(time_ns=sqrt(below.time_ns * above.time_ns))
 

@@ -27,7 +27,7 @@ _FEW = 1 / 16
 _LAST_WEIGHT = _SCATTERED_WEIGHT = 3.0
 """How far apart, in doublings, two are of which one's channels come last, or one's points lie anywhere."""
 _MOST_POINTS, MANY_QUERIES = 16, 1024
-"""So many queries and more are those of all pixels, in their order."""
+"""So many points and fewer belong to a query; so many queries and more are those of all pixels, in their order."""
 
 
 def sampled(op: Op, num_sms: int) -> tuple[Work, ...]:
@@ -44,13 +44,8 @@ def sampled(op: Op, num_sms: int) -> tuple[Work, ...]:
     held = num_sms * (_ADDING_THREADS if is_backward else _THREADS) if is_own else 0
     each = (_ADDED_BYTES if is_backward else _STEP_BYTES)[mode] * (2 if len(image.shape) > 4 else 1)
     nbytes = max(points, held) * channels * each
-    scattered = _SCATTERED_WEIGHT * is_scattered(grid.shape)
-    coordinates = (
-        *log(points, channels, pixels),
-        log2(max(per_pixel, _FEW)),
-        _LAST_WEIGHT * _is_last(image),
-        scattered,
-    )
+    kinds = _LAST_WEIGHT * _is_last(image), _SCATTERED_WEIGHT * _is_scattered(grid.shape)
+    coordinates = (*log(points, channels, pixels), log2(max(per_pixel, _FEW)), *kinds)
     sizes = dict.fromkeys((item_bytes(image.dtype), 4, 2))
     rules = dict.fromkeys(f"{name} {_MODES[one]} {size}" for one in (mode, 0) for size in sizes)
     cached = SOME_CACHED if is_backward else ALL_CACHED
@@ -62,7 +57,7 @@ def is_few_per_query(sizes: tuple[int, ...]) -> bool:
     return len(sizes) == 2 and 1 < sizes[1] <= _MOST_POINTS < sizes[0]
 
 
-def is_scattered(shape: tuple[int, ...]) -> bool:
+def _is_scattered(shape: tuple[int, ...]) -> bool:
     """Whether nets that have points of this shape have them anywhere, and not in the order of pixels."""
     sizes = shape[1:-1]
     return sizes[0] < MANY_QUERIES if is_few_per_query(sizes) else 1 in sizes

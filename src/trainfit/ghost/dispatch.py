@@ -248,10 +248,9 @@ INDEXING = frozenset(
 
 
 def _asks_for_indices(func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether indices come from the host, or a mask on the GPU says what is meant: torch counts its elements first."""
+    """Whether a mask says what is meant: torch counts its elements first."""
     return func in INDEXING and any(
-        isinstance(index, torch.Tensor) and (not isinstance(index, Ghost) or index.dtype in (torch.bool, torch.uint8))
-        for index in args[1]
+        isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )
 
 

@@ -91,17 +91,14 @@ def forget_all() -> None:
 def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """After an op ran on ghosts: run it on the mirrors too if all it read is known; else what it wrote is unknown."""
     if written := _written_arguments(func):
-        target = args[0]
-        if func is torch.ops.aten.copy_.default and _fills_its_storage(target):
-            source = known_value(args[1]) if isinstance(args[1], Ghost) else args[1]
-            if source is not None and not source.is_meta:
-                learn(target, source)
-                return
         found = [args[place] if place < len(args) else kwargs.get(name) for place, name in written]
-        ghosts = [leaf for leaf in torch_compat.tree_flatten(found)[0] if isinstance(leaf, Ghost) and is_known(leaf)]
-        is_followed = len(ghosts) == 1 and ghosts[0] is target and _run_on_mirrors(func, args, kwargs) is not None
-        for ghost in () if is_followed else ghosts:
+        ghosts = [leaf for leaf in torch_compat.tree_flatten(found)[0] if isinstance(leaf, Ghost)]
+        known = [ghost for ghost in ghosts if is_known(ghost)]
+        is_followed = len(known) == 1 and known[0] is args[0] and _run_on_mirrors(func, args, kwargs) is not None
+        for ghost in () if is_followed else known:
             _mirrors.pop(ghost.untyped_storage()._cdata, None)
+        if func is torch.ops.aten.copy_.default and not is_followed:
+            _note_copied(*args[:2])
         return
     made = [result] if isinstance(result, Ghost) else result if isinstance(result, (tuple, list)) else []
     if not any(isinstance(one, Ghost) and _may_be_known(func, args, one) for one in made):
@@ -110,6 +107,13 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     for ghost, value in zip(made, values or (), strict=False):
         if isinstance(ghost, Ghost) and not is_known(ghost):
             remember(ghost, value)
+
+
+def _note_copied(target: torch.Tensor, source: torch.Tensor) -> None:
+    """What is filled with known values is known. Real numbers from the host are what a model is filled with."""
+    values = known_value(source)
+    if values is not None and not values.is_meta and _fills_its_storage(target):
+        (remember if isinstance(source, Ghost) else learn)(target, values)
 
 
 def _may_be_known(func: Any, args: tuple[Any, ...], result: Ghost) -> bool:
